@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from helpers.claims.notebook import other_inputs, read_notebook
+from helpers.claims.freshness import other_inputs
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, as_expected, read_result
 from helpers.files import write_text
@@ -407,16 +408,9 @@ def compare(project, a, b):
     """
     from helpers.claims import compare
 
-    one, other = (compare.read_side(project, text) for text in (a, b))
-    shared = [id for id in one if id in other]
-    if not shared:
-        raise ValueError(f"no claim is in both {a} and {b}")
-    found = []
-    for id in shared:
-        (first, _, own), (second, _, others) = one[id], other[id]
-        found.append(compare.compared(project.registry[id], first, second, images=(own, others)))
-    print(f"A: {a}", f"B: {b}", "", compare.report(one, other, found), sep="\n")
-    return int(any(comparison.moved for comparison in found))
+    text, moved = compare.compare(project, a, b)
+    print(text)
+    return int(moved)
 
 
 @command("baselines")

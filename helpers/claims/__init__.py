@@ -5,6 +5,6 @@ Nothing here measures.
 
 from helpers.claims.criteria import Value
 from helpers.claims.registry import load_registry, term
-from helpers.claims.result import Values
+from helpers.claims.values import Values
 
 __all__ = ["Value", "Values", "load_registry", "term"]

@@ -1,9 +1,10 @@
-"""Checkpoints side by side: lists of their names, what trained each, and the files that
-`python -m helpers census` writes, one a checkpoint.
+"""Checkpoints side by side: what trained each, and their diagnoses, a file each.
 
-The lists and the trainings stand in checkpoints.yml.
+`python -m helpers diagnose A B C --json DIR` writes them; lists and trainings stand in
+checkpoints.yml.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
@@ -15,55 +16,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from helpers.claims.criteria import CONTROL
-from helpers.files import read_signed
 from helpers.measures.stats import NONE, Estimate, Estimates
-from helpers.models import known, published
-from helpers.names import STUB, size_name
-from helpers.settings import nearest
+from helpers.models import published
+from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
 FOLDER = "book/checkpoints"  # of a project, with the files that its book shows
 UNKNOWN = ("other", "not known here")
 BEGAN = "ImageNet-21k"  # how a recipe begins whose training began there
-_TEXT, _NUMBER = {"type": "string", "minLength": 1}, {"type": "number"}
-_MAYBE = {"type": ["number", "null"]}
-_ESTIMATE = {
-    "type": "object",
-    "required": ["value", "low", "high", "n"],
-    "additionalProperties": _MAYBE,
-}
-
-
-def _object(**fields: Any) -> dict[str, Any]:
-    return {"type": "object", "required": [*fields], "properties": fields}
-
-
-FORM = _object(
-    model=_TEXT,
-    version={"const": VERSION},
-    outliers={"type": "boolean"},
-    sinks={"type": ["boolean", "null"]},
-    cell={"type": ["string", "null"]},
-    onset_block=_MAYBE,
-    neurons={"type": "array"},
-    n={"type": "integer", "minimum": 4},
-    seed={"type": "integer"},
-    seconds=_NUMBER,
-    provenance=_object(packages=_object(torch=_TEXT, timm=_TEXT), device=_TEXT),
-    details=_object(
-        source=_object(
-            name=_TEXT,
-            weights_hash={"type": "string", "pattern": "^[0-9a-f]{16}$"},
-            parameters=_NUMBER,
-            registers={"type": "integer"},
-        ),
-        images=_object(name=_TEXT, digest={"type": "string", "pattern": "^[0-9a-f]{16}$"}),
-        images_with_outliers=_ESTIMATE,
-        outliers_per_image=_ESTIMATE,
-        place={"anyOf": [{"type": "null"}, _object(corners=_ESTIMATE, rolled=_ESTIMATE)]},
-        sinks={"anyOf": [{"type": "null"}, _object(patches=_ESTIMATE)]},
-    ),
-)
 
 
 @cache
@@ -80,23 +40,6 @@ def lists() -> dict[str, list[str]]:
     }
 
 
-def named(models: list[str]) -> list[str]:
-    """The names of models in which '@LIST' stands for the checkpoints of a list, each once.
-
-    Raises ValueError with the nearest list where there is none of that name.
-    """
-    found: dict[str, None] = {}
-    for model in models:
-        name = model.removeprefix("@")
-        if name == model:
-            found[model] = None
-        elif name not in _stored()["lists"]:
-            raise ValueError(f"no list {model!r}; {nearest(name, _stored()['lists'])}, with @")
-        else:
-            found |= dict.fromkeys(lists()[name])
-    return [*found]
-
-
 def trained(model: str) -> tuple[str, str]:
     """The family of a checkpoint and on what it was trained, by its name.
 
@@ -108,16 +51,10 @@ def trained(model: str) -> tuple[str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `census` wrote to a file.
-
-    Raises ValueError where it is not whole, was edited, has another version or names no model.
-    """
-    try:
-        found = read_signed(path, FORM, "measure it again with `python -m helpers census`")
-        if not known(found["model"]):
-            raise ValueError(f"nobody knows a model {found['model']!r}; name one that loads")
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+    """A diagnosis that was written as JSON; ValueError where it is of another version."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["version"] != VERSION:
+        raise ValueError(f"{path} is of version {found['version']}, not {VERSION}")
     return found
 
 
@@ -168,7 +105,7 @@ def members(
         }
     found: dict[str, list[Member]] = {}
     for model in models:
-        (family, recipe), size = trained(model.removeprefix(STUB)), size_name(model)
+        (family, recipe), size = trained(model), size_name(model)
         if family == UNKNOWN[0] or not size:
             raise ValueError(f"{model!r} tells no recipe or no size; name checkpoints of @augreg")
         began = recipe.startswith(BEGAN)
@@ -180,20 +117,20 @@ def members(
 def measured(
     folder: str, models: Sequence[str], n: int
 ) -> tuple[dict[str, Estimates], dict[str, SimpleNamespace], SimpleNamespace, dict[str, str]]:
-    """What `python -m helpers census` found of models, from its files.
+    """What diagnoses found of models, from their files in `folder`.
 
     Returns:
         Model -> "outlier_images" and "corner_share", as
         `helpers.measures.recipes.presence_and_corners` gives them; model -> what has its `source`;
         the images, without pictures; and model -> why there is nothing of it.
 
-    Raises ValueError where a file is not whole, or they are of other images or of none.
+    Raises ValueError where they are of other images, or of none of the models.
     """
     every = {own["model"]: own for own in map(read, sorted(Path(folder).glob("*.json")))}
     there = {model: every[model]["details"] for model in models if model in every}
     shown = {own["images"]["digest"]: own["images"] for own in there.values()}
     if not there:
-        raise ValueError(f"{folder} has no file of these models; give one that `census` wrote to")
+        raise ValueError(f"{folder} has no file of these models")
     if len(shown) > 1:
         raise ValueError(f"{folder} is of {len(shown)} sets of images; measure all on the same")
     (images,) = shown.values()

@@ -1,105 +1,60 @@
-"""Two runs, or two results, side by side.
-
-Which verdicts moved, which values differ and by how much, and what else is different.
-
-A difference is paired image by image where both results keep what they took of each image, and the
-pictures are the same. Else its interval combines the two, which takes them as independent: on the
-same images it is as a rule too wide, as good images are good for both.
-"""
+"""Two runs, or two results, side by side: verdicts that moved and values that differ."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from helpers.claims import per_image
+import pandas as pd
+
 from helpers.claims.criteria import Value
-from helpers.claims.markdown import render
-from helpers.claims.per_image import Numbers
 from helpers.claims.project import Project
-from helpers.claims.result import (
-    IMAGES_SUFFIX,
-    Claim,
-    Made,
-    Result,
-    by_model,
-    read_alone,
-    read_published,
-    sources_of,
-    values_of,
-)
-from helpers.files import digest_of
-from helpers.names import plural
+from helpers.claims.result import Result, read_result
 from helpers.settings import nearest
 
-HEAD = ("model", "value", "A", "B", "B - A", "")
-Change = tuple[str, str]  # what A says and what B says
+HEAD = (
+    "B - A with a 95 % interval, * where it leaves out 0. The interval takes A and B as "
+    "independent (MOVER); on the same images it is as a rule too wide."
+)
+KEYS = ["model", "value"]
 
 
-class Pair(NamedTuple):
-    """A value of A and the same of B, either None where it was not measured there.
+def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
+    """What `python -m helpers compare A B` prints, and whether a verdict moved.
 
-    Attributes:
-        models: the model of A and that of B.
-        paired: B - A image by image, where both have the same pictures.
-        images: 'same' where both were measured on the same list of images, 'partly the same' where
-            on other numbers of it, 'other' where on another, '' where no images are behind them.
-        judged: whether the criterion names it.
+    Args:
+        a, b: the name of a run, published or one's own, or the path of a result file.
+
+    Raises ValueError where there is no such run, or no claim is in both.
     """
-
-    name: str
-    models: Change
-    a: Value | None
-    b: Value | None
-    images: str
-    judged: bool
-    paired: Value | None = None
-
-    @property
-    def difference(self) -> Value | None:
-        """B - A, paired or see `difference`."""
-        if self.paired is not None:
-            return self.paired
-        return None if self.a is None or self.b is None else difference(self.a, self.b)
-
-    @property
-    def differs(self) -> bool:
-        """Whether what is printed of the two differs."""
-        return _printed(self.a) != _printed(self.b)
-
-    def row(self) -> tuple[str, ...]:
-        """The cells below `HEAD`."""
-        name = self.name + (" (judged)" if self.judged else "")
-        change = f"{self.difference or ''}" + ("*" if excludes_zero(self.difference) else "")
-        images = self.images and f"{self.images} images"
-        images += ", paired" if self.paired else ""
-        return _both(self.models), name, _printed(self.a), _printed(self.b), change, images
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One claim in A and in B.
-
-    Attributes:
-        verdicts: of all models together.
-        models: the pairs of models that are compared.
-        moved: model ('' for all together) -> the two verdicts, where they differ.
-        pairs: every value of these models, those that the criterion names first.
-        settings: what else differs: parameters, code, packages, weights, each as what A has and
-            what B has.
-        alone: the models that only A has, and those that only B has.
-    """
-
-    id: str
-    verdicts: Change
-    models: list[Change]
-    moved: dict[str, Change]
-    pairs: list[Pair]
-    settings: dict[str, Change]
-    alone: tuple[list[str], list[str]]
+    one, other = _read(project, a), _read(project, b)
+    shared = [id for id in project.registry.claims if id in one and id in other]
+    if not shared:
+        raise ValueError(f"no claim is in both {a} and {b}")
+    lines, moved = [f"A: {a}", f"B: {b}", HEAD], []
+    for id in shared:
+        results = [Result.from_json(project.registry[id], side[id]) for side in (one, other)]
+        verdicts = _renamed(*(result.shown for result in results))
+        lines.append("")
+        for model in dict.fromkeys(model for own in verdicts for model in own):
+            before, now = (own.get(model, "not judged") for own in verdicts)
+            has_moved = model in verdicts[0] and model in verdicts[1] and before != now
+            moved += [id] if has_moved else []
+            name = f"  {model}" if model else id
+            same = before if before == now else f"{before} -> {now}"
+            lines.append(f"{name}: {same}{'  MOVED' if has_moved else ''}")
+        settings = [_settings(side[id]) for side in (one, other)]
+        for name in dict.fromkeys(name for own in settings for name in own):
+            before, now = (own.get(name, "none") for own in settings)
+            lines += [f"  {name}: {before} -> {now}"] if before != now else []
+        table = _differing(*_renamed(*(result.by_model for result in results)))
+        lines += [] if table.empty else table.to_string(index=False).splitlines()
+    for side, own, others in (("A", one, other), ("B", other, one)):
+        alone = [id for id in own if id not in others]
+        lines += ["", f"only in {side}: {', '.join(alone)}"] if alone else []
+    named = ", ".join(dict.fromkeys(moved))
+    lines += ["", f"a verdict moved on {named}" if moved else "no verdict moved"]
+    return "\n".join(lines), bool(moved)
 
 
 def difference(a: Value, b: Value) -> Value | None:
@@ -118,206 +73,65 @@ def difference(a: Value, b: Value) -> Value | None:
     return Value(a.name, b.model, value=middle, low=low, high=high, n=n)
 
 
-def excludes_zero(value: Value | None) -> bool:
-    """Whether a difference has an interval, and 0 lies outside it."""
-    if value is None or None in (value.low, value.high):
-        return False
-    return not value.low <= 0 <= value.high
-
-
-def read_side(project: Project, text: str) -> dict[str, Made]:
-    """The results that `text` names, by claim in the registry's order.
-
-    Those of a run, published or else one's own, or that of a result file.
-
-    Raises ValueError where there is neither, or a result is not intact.
-    """
-    path = Path(text)
-    if path.suffix == ".json" or path.is_file():
-        if not path.is_file():
-            raise ValueError(f"there is no file {text}; give a result file or the name of a run")
-        made = _read(project, path, _alone)
-        return {made.result["id"]: made}
+def _read(project: Project, name: str) -> dict[str, dict]:
+    """Claim -> the result that `name` names."""
+    if Path(name).is_file():
+        result = read_result(Path(name))
+        return {result["id"]: result}
     runs: dict[str, dict[str, Path]] = {}
-    for found in (project.results(), project.own_results()):  # published ones come first
-        for run, own in groupby(found, lambda path: path.parent.name):
-            runs.setdefault(run, {path.stem: path for path in own})
-    if not (paths := runs.get(text)):
-        hint = nearest(text, runs)
-        raise ValueError(f"there is no run {text!r} with results and no file; {hint}")
-    claims = project.registry.claims
-    return {id: _read(project, paths[id], read_published) for id in claims if id in paths}
+    for path in (*project.own_results(), *project.results()):  # of the same name: the published
+        runs.setdefault(path.parent.name, {})[path.stem] = path
+    if name not in runs:
+        raise ValueError(f"there is no run and no file {name!r}; {nearest(name, runs)}")
+    return {id: read_result(path) for id, path in runs[name].items()}
 
 
-def _alone(path: Path) -> Made:
-    """A result file wherever it lies, with the numbers of its images where they lie beside it."""
-    result, beside = read_alone(path), path.with_suffix(IMAGES_SUFFIX)
-    images = beside.read_bytes() if beside.is_file() else b""
-    known = digest_of(images) == result["provenance"].get("images")
-    return Made(result, b"", images if known else None)
+def _renamed(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[dict, dict]:
+    """Both by model; the only model of B is called as that of A, whatever its name."""
+    one, other = ([model for model in own if model] for own in (a, b))
+    if len(one) == len(other) == 1:
+        b = {one[0] if model else "": part for model, part in b.items()}
+    return dict(a), dict(b)
 
 
-def _read(project: Project, path: Path, read: Callable[[Path], Made]) -> Made:
-    """A result of a claim that the registry has, its verdicts as they are shown.
-
-    Errors name the file.
-    """
-    try:
-        made = read(path)
-        data = made.result
-        shown = Result.from_json(project.registry[data["id"]], data).shown
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    verdicts = [one | {"verdict": shown[one["model"]]} for one in data["verdicts"]]
-    return made._replace(result=data | {"verdict": shown[""], "verdicts": verdicts})
-
-
-def compared(
-    claim: Claim,
-    a: Mapping,
-    b: Mapping,
-    *,
-    only: bool = True,
-    images: Sequence[bytes | None] = (None, None),
-) -> Comparison:
-    """Two results of one claim, each model compared with itself.
-
-    Args:
-        claim: of both.
-        a, b: a stored result each.
-        only: compare the only model of A with the only one of B, whatever they are called.
-        images: what the files with the numbers of their images hold.
-    """
-    sides = a, b
-    taken = [per_image.read(content) if content else {} for content in images]
-    values = [by_model(values_of(data)) for data in sides]
-    judged = [{one["model"]: one["verdict"] for one in data["verdicts"]} for data in sides]
-    weights = [
-        {x["name"]: x.get("weights_hash", "unknown") for x in sources_of(data)} for data in sides
-    ]
-    own, others = ({**x, **y} for x, y in zip(values, judged, strict=True))
-    models = [(model, model) for model in own if model in others]
-    if only and len(own) == len(others) == 1:
-        models = [(*own, *others)]
-    named = [test.value for test in (*claim.criterion.tests, *claim.criterion.all_tests)]
-    made, lists, pairs = list(map(_made_with, sides)), list(map(_lists, sides)), []
-    verdicts = {"": (a["verdict"], b["verdict"])}
-    settings = {name: _of(made, (name, name), "none") for name in {**made[0], **made[1]}}
-    for both in models:
-        verdicts[_both(both)] = _of(judged, both, "not judged")
-        settings[f"weights of {_both(both)}"] = _of(weights, both, "unknown")
-        of_a, of_b = _of(values, both, {})
-        measured = {**of_a, **of_b}
-        for name in dict.fromkeys([*named, *measured]):
-            if name in measured:
-                pair = of_a.get(name), of_b.get(name)
-                rows = [own.get((x, name)) for own, x in zip(taken, both, strict=True)]
-                told = _images(*pair, *lists), name in named, _paired(*pair, *rows)
-                pairs.append(Pair(name, both, *pair, *told))
-    paired = {model for both in models for model in both}
-    return Comparison(
-        claim.id,
-        verdicts[""],
-        models,
-        _changes(verdicts),
-        pairs,
-        _changes(settings),
-        tuple([x for x in side if x not in paired] for side in (own, others)),
-    )
-
-
-def _of(sides: Sequence[Mapping], models: Change, missing: object) -> tuple:
-    """What A has of its model and what B has of its own."""
-    return tuple(side.get(model, missing) for side, model in zip(sides, models, strict=True))
-
-
-def _paired(
-    a: Value | None, b: Value | None, of_a: Numbers | None, of_b: Numbers | None
-) -> Value | None:
-    """B - A image by image; None where not both have numbers of the same pictures."""
-    if None in (of_a, of_b) or not of_a.pictures or of_a.pictures != of_b.pictures:
-        return None
-    if None in (a.value, b.value):
-        return None
-    from helpers.measures.stats import paired  # here: `compare` of what has none needs no torch
-
-    found, change = paired(of_a.per_image, of_b.per_image), b.value - a.value
-    rounding = 1e-5 * max(abs(a.value), abs(b.value))
-    if found is None or not math.isclose(found.value, change, abs_tol=rounding):
-        return None
-    return Value.of(a.name, found._replace(value=change, step=None), model=b.model)
-
-
-def _images(a: Value | None, b: Value | None, of_a: Mapping, of_b: Mapping) -> str:
-    """Whether two values were measured on the same list of images, and on as many of them."""
-    if a is None or b is None or None in (a.n, b.n):
-        return ""
-    if not of_a.get(a.dataset) or of_a[a.dataset] != of_b.get(b.dataset):
-        return "other"
-    return "same" if a.n == b.n else "partly the same"
-
-
-def _lists(data: Mapping) -> dict[str, list[str]]:
-    """Set of images -> the digests of the lists that were drawn from it."""
-    found: dict[str, list[str]] = {}
-    for source in sources_of(data):
-        if "digest" in source:
-            found[source["name"]] = sorted([*found.get(source["name"], ()), source["digest"]])
-    return found
-
-
-def _made_with(data: Mapping) -> dict[str, str]:
-    """With what a result was made, apart from its models, each as text.
-
-    Parameters, packages, machine, code and criterion.
-    """
-    origin = data.get("provenance", {})
-    dirty = " with local changes" if origin.get("git_dirty") else ""
-    found = {
-        **{f"parameter {name}": value for name, value in data.get("parameters", {}).items()},
-        **{f"package {name}": version for name, version in origin.get("packages", {}).items()},
-        **{name: origin.get(name) or "unknown" for name in ("python", "device")},
-        "code": (origin.get("git_revision") or "unknown")[:7] + dirty,
-        "criterion": (data.get("criterion") or "unknown")[:12],
-    }
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in found.items()
-    }
-
-
-def _changes(found: Mapping[str, Change]) -> dict[str, Change]:
-    return {name: both for name, both in found.items() if both[0] != both[1]}
-
-
-def report(a: Mapping, b: Mapping, comparisons: list[Comparison]) -> str:
-    """The comparisons as text: for each claim what moved and what differs."""
-    moved = {
-        one.id: [
-            f"{' -> '.join(change)}{model and f' on {model}'}"
-            for model, change in one.moved.items()
+def _differing(
+    a: Mapping[str, Mapping[str, Value]], b: Mapping[str, Mapping[str, Value]]
+) -> pd.DataFrame:
+    """The values of models that both have which differ in print, a row each."""
+    frames = []
+    for own, others in ((a, b), (b, a)):
+        rows = [
+            (m, x, value) for m, each in own.items() if m in others for x, value in each.items()
         ]
-        for one in comparisons
-        if one.moved
-    }
-    sides = {"a": a, "b": b, "comparisons": comparisons, "moved": moved}
-    return render("compare.txt.j2", aligned=_aligned, plural=plural, **sides)
+        frames.append(pd.DataFrame(rows, columns=[*KEYS, "of"]))
+    both = frames[0].merge(frames[1], "outer", KEYS, suffixes=("_a", "_b"), sort=False)
+    both = both.astype(object).where(both.notna(), None)
+    printed = pd.DataFrame(
+        [_printed(*row) for row in both[["of_a", "of_b"]].itertuples(index=False)],
+        columns=["A", "B", "B - A"],
+        index=both.index,
+    )
+    return both[KEYS].join(printed)[printed["A"] != printed["B"]]
 
 
-def _aligned(pairs: list[Pair]) -> list[str]:
-    """A line for each pair below one with the heads of the columns."""
-    rows = [HEAD, *(pair.row() for pair in pairs)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return list(lines) if pairs else []
+def _printed(a: Value | None, b: Value | None) -> tuple[str, str, str]:
+    """Both values with their numbers of images, and their difference."""
+    texts = [
+        "not measured" if x is None else str(x) + ("" if x.n is None else f" (n = {x.n:,})")
+        for x in (a, b)
+    ]
+    change = difference(a, b) if a and b else None
+    if change is None:
+        return *texts, ""
+    is_apart = change.is_bounded and not change.low <= 0 <= change.high
+    return *texts, f"{change}{'*' if is_apart else ''}"
 
 
-def _printed(value: Value | None) -> str:
-    """A value with its number of images, as it is printed."""
-    if value is None:
-        return "not measured"
-    return str(value) + ("" if value.n is None else f" (n = {value.n:,})")
-
-
-def _both(models: Change) -> str:
-    return " and ".join(dict.fromkeys(models))
+def _settings(data: Mapping) -> dict[str, str]:
+    """With what a result was made: parameters, weights and lists of images, as text."""
+    found = {f"parameter {x}": json.dumps(y) for x, y in data.get("parameters", {}).items()}
+    for source in data["provenance"]["sources"]:
+        digest = source.get("weights_hash") or source["digest"]
+        kind = "weights" if "weights_hash" in source else f"{source['n']} images"
+        found[f"{kind} of {source['name']}"] = digest
+    return found

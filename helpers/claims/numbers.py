@@ -1,10 +1,7 @@
-"""The numbers of an executed notebook, as a file to review.
+"""The numbers of an executed notebook, as a file to review, and how far others may lie from them.
 
-And how far those of another machine may lie from them.
-
-`<id>.numbers.json` beside a source notebook holds what its result and its figures say: verdicts,
-the outcome of every test, every value, and the data of every figure. It is compared as numbers,
-with a tolerance for each kind; text is compared by nbval.
+`<id>.numbers.json` beside a source notebook holds what its result and its figures say. It is
+compared as numbers, with a tolerance for each kind; text is compared by nbval.
 """
 
 import copy
@@ -12,15 +9,16 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from helpers.claims.criteria import INTERVAL, Value
-from helpers.claims.notebook import SAME, SUFFIX, of_numbers
-from helpers.claims.result import Claim, Result, bundle, displayed
+from helpers.claims.claim import Claim
+from helpers.claims.criteria import Value
+from helpers.claims.freshness import SAME, SUFFIX
+from helpers.claims.result import Result, bundle, displayed
 from helpers.figures.data import FIGURE, rounded
 
 RELATIVE = 1e-3  # what one number may differ by, of itself
@@ -30,6 +28,7 @@ FLOAT = 1e-7  # what float32 leaves of the difference of two numbers of order on
 LOG_P = 4e-3  # a p-value, in decades: 0.9 % of it
 SPREADS = 4  # measured standard deviations
 _MISSING = "missing"
+_PARTS = ("verdict", "models", "values", "figures")
 _P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
 
 
@@ -59,25 +58,23 @@ def beside(notebook: Path) -> Path:
     return notebook.with_suffix(SUFFIX)
 
 
-def of_notebook(notebook: Mapping, claim: Claim) -> dict:
-    """The numbers that a notebook displays which was executed just now.
+def read(path: Path) -> dict:
+    """The numbers stored at `path`."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
-    Raises ValueError unless it displays exactly one result, of this claim.
-    """
+
+def of_notebook(notebook: Mapping, claim: Claim) -> dict:
+    """The numbers that a notebook displays which was executed just now, see `of_result`."""
     return of_result(Result.from_json(claim, bundle(notebook)), notebook)
 
 
 def of_result(result: Result, notebook: Mapping) -> dict:
-    """The numbers of a result and of the figures of its notebook, in their own order.
-
-    They are JSON data with six significant digits.
+    """The numbers of a result and of the figures of its notebook, with six significant digits.
 
     Returns:
         verdict; models: model -> its verdict (None where it was not judged) and the outcome of each
-        test that concerns it;
-        values: model -> name -> value and, where there are any, low, high, n, step and unit;
-            figures: one list of axes each,
-        as `figures.drawn` gives it.
+        test that concerns it; values: model -> name -> value and, where there are any, low, high,
+        n, step and unit; figures: one list of axes each, as `figures.drawn` gives it.
     """
     models = {
         model: {"verdict": result.models.get(model), "tests": tests}
@@ -99,56 +96,26 @@ def text(numbers: Mapping) -> str:
     return _written(numbers, "\n") + "\n"
 
 
-def renewed(path: Path, numbers: Mapping, before: Mapping | None = None) -> str:
+def renewed(path: Path, numbers: Mapping) -> str:
     """The text for `path`: these numbers where they moved, else those that are stored there.
 
     So another processor, which rounds otherwise, leaves the file and all results as they are.
     Measured spreads stay.
-
-    Args:
-        before: those of today's code under the defaults that the stored ones are of, where these
-            defaults alone were changed. Results that were fresh stay so.
-
-    Raises ValueError where `before` is given, and the stored numbers are others.
     """
     if not path.is_file():
         return text(numbers)
     stored = read(path)
-    if before and (other := _moved(stored, before)):
-        reason = f"with the earlier defaults today's code gives other numbers ({other[0]})"
-        raise ValueError(f"{reason}; store the new ones without --was, and run its results again")
-    wrong = {tuple(one.path.split("/")[:3]) for one in _moved(stored, numbers)}
-    if not wrong:
+    moved = {tuple(x.path.split("/")[:3]) for x in compare(stored, numbers) if x.ratio > 1}
+    if not moved:
         return text(stored)
     fresh = copy.deepcopy({**stored, **numbers})
-    earlier = fresh.pop(SAME, [])
-    if before:
-        fresh[SAME] = [*earlier, of_numbers(stored)[:16]]
+    fresh.pop(SAME, None)
     for model, own in fresh["values"].items():
+        before = stored["values"].get(model, {})
         for name in own:
-            before = stored["values"].get(model, {})
-            if name in before and ("values", model, name) not in wrong:
+            if name in before and ("values", model, name) not in moved:
                 own[name] = before[name]
     return text(fresh)
-
-
-def read(path: Path) -> dict:
-    """The numbers stored at `path`.
-
-    Raises ValueError, naming the file and the remedy, where there are none to read.
-    """
-    remedy = f"store them with `python -m helpers baselines {path.name.removesuffix(SUFFIX)}`"
-    if not path.is_file():
-        raise ValueError(f"{path.name} is missing beside the notebook; {remedy}")
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{path.name} is not readable ({error}); delete it, and {remedy}"
-        ) from None
-    if not isinstance(stored, dict):
-        raise ValueError(f"{path.name} holds no numbers; delete it, and {remedy}")
-    return stored
 
 
 def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
@@ -169,16 +136,32 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
         stored: may have `spread`: path -> standard deviation of that number between machines, as it
             was measured (`spreads`). Such a number may differ by four of them, where that is more.
     """
-    compared = _Comparison(stored.get("spread", {}))
-    leaves = {"values": compared.value, "figures": compared.array}
-    for part in ("verdict", "models", "values", "figures"):
-        _walk(part, stored.get(part, _MISSING), fresh[part], leaves.get(part, compared.same))
-    return sorted(compared.deviations, key=lambda deviation: -deviation.ratio)
-
-
-def _moved(stored: Mapping, fresh: Mapping) -> list[Deviation]:
-    """Those that are too large."""
-    return [one for one in compare(stored, fresh) if one.ratio > 1]
+    old, new = _groups(stored), _groups(fresh)
+    spread = stored.get("spread", {})
+    deviations: list[Deviation] = []
+    moved: list[tuple[float, float]] = []  # numbers that differ for a reason of their own
+    for place in {**old, **new}:
+        one, other = old.get(place, {}), new.get(place, {})
+        if one == other:
+            continue
+        allowed = _allowed(place, one, other)
+        for key in {**one, **other}:
+            a, b, path = one.get(key, _MISSING), other.get(key, _MISSING), f"{place}/{key}"
+            if a == b or (key == "step" and place.startswith("values/")):
+                continue
+            if key not in allowed or not _are_numbers(a, b):
+                deviations.append(Deviation(path.strip("/"), a, b, 0.0, math.inf))
+                continue
+            if place.startswith("figures/") and any(_near(a, x) and _near(b, y) for x, y in moved):
+                continue
+            plain, wider = allowed[key]
+            tolerance = max(plain, wider, SPREADS * spread.get(path, 0.0))
+            is_p = key == "value" and _is_p(place)
+            if difference := _decades(a, b) if is_p else abs(b - a):
+                deviations.append(Deviation(path, a, b, tolerance, difference / tolerance))
+            if plain < difference <= tolerance:
+                moved.append((a, b))
+    return sorted(deviations, key=lambda deviation: -deviation.ratio)
 
 
 def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
@@ -202,135 +185,95 @@ def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
     }
 
 
-class _Comparison:
-    """Collects the `deviations`, and what `moved` for a reason of its own.
+def flat(node: object, path: str = "") -> dict[str, object]:
+    """Path, such as `values/control-content/auc/low` -> number, text, or an empty list or dict."""
+    parts = dict(enumerate(node)) if isinstance(node, list) else node
+    if not isinstance(parts, Mapping) or not parts:
+        return {path: node}
+    found = {}
+    for key, part in parts.items():
+        found |= flat(part, f"{path}/{key}" if path else str(key))
+    return found
 
-    The latter as (stored, fresh).
+
+def _groups(numbers: Mapping) -> dict[str, dict[str, object]]:
+    """The numbers of each value, each array and so on: path of these -> last part of each path."""
+    groups = defaultdict(dict)
+    for path, number in flat({part: numbers.get(part, _MISSING) for part in _PARTS}).items():
+        place, _, key = path.rpartition("/")
+        groups[place][key] = number
+    return groups
+
+
+def _allowed(place: str, stored: Mapping, fresh: Mapping) -> dict[str, tuple[float, float]]:
+    """Last part of a path below `place` -> by how much these numbers may differ.
+
+    Plainly, and for a reason of their own. What is not named must be equal.
     """
-
-    def __init__(self, spread: Mapping[str, float]):
-        self.spread = spread
-        self.deviations: list[Deviation] = []
-        self.moved: list[tuple[float, float]] = []
-
-    def same(self, path: str, stored: object, fresh: object) -> None:
-        """What must be equal."""
-        if stored != fresh:
-            self.deviations.append(Deviation(path, stored, fresh, 0.0, math.inf))
-
-    def near(
-        self,
-        path: str,
-        stored: object,
-        fresh: object,
-        plain: float,
-        wider: float = 0.0,
-        distance: Callable[[float, float], float] = lambda a, b: abs(b - a),
-    ) -> None:
-        """Two numbers that may differ by `plain`, or by `wider` for a reason of their own.
-
-        Anything else must be equal.
-        """
-        if not _are_numbers(stored, fresh):
-            return self.same(path, stored, fresh)
-        tolerance = max(plain, wider, SPREADS * self.spread.get(path, 0.0))
-        if difference := distance(stored, fresh):
-            ratio = difference / tolerance
-            self.deviations.append(Deviation(path, stored, fresh, tolerance, ratio))
-            if plain < difference <= tolerance:
-                self.moved.append((stored, fresh))
-
-    def value(self, path: str, stored: object, fresh: object) -> None:
-        """One value with its interval."""
-        if not (isinstance(stored, Mapping) and isinstance(fresh, Mapping)):
-            return self.same(path, stored, fresh)
-        for key in ("n", "unit"):
-            self.same(f"{path}/{key}", stored.get(key), fresh.get(key))
-        (old, new), *ends = ((stored.get(key), fresh.get(key)) for key in INTERVAL)
-        width = max(_width(stored), _width(fresh))
-        least = max(RELATIVE**2 * width, FLOAT)
-        step = max(one.get("step") or 0.0 for one in (stored, fresh))
-        # What moves a value by an image moves its interval too; without that, it is the value alone
-        # that is wrong.
-        followed = any(one is None or one != other for one, other in ends)
-        is_p = _P_VALUE.search(path.rpartition("/")[2])
-        if is_p or not followed or not _are_numbers(old, new):
-            step = 0.0
-        elif abs(abs(new - old) - step) > RELATIVE * step:
-            step = 0.0
-        if is_p:
-            self.near(f"{path}/value", old, new, LOG_P, distance=_decades)
-        else:
-            plain = max(VALUE * _size(old, new), least)
-            self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step)
-        for key, (one, other) in zip(INTERVAL[1:], ends, strict=True):
-            size = _size(one, other)
-            plain = max(min(RELATIVE * max(size, width), END * size), least)
-            self.near(f"{path}/{key}", one, other, plain, 2 * step)
-
-    def array(self, path: str, stored: object, fresh: object) -> None:
-        """The numbers of one array of a figure, in full or quantised.
-
-        Another part of a figure must be equal.
-        """
-        old, new = _parts(stored), _parts(fresh)
-        if old is None or new is None or old.keys() != new.keys():
-            return self.same(path, stored, fresh)
-        for name in ("shape", "finite"):
-            self.same(f"{path}/{name}", old.pop(name, None), new.pop(name, None))
-        least = 1e-2 * _size(*old.values(), *new.values())
-        item = _item(stored) if path.endswith("/heights") and isinstance(stored, list) else math.nan
-        for name, one in old.items():
-            other = new[name]
-            if _are_numbers(one, other) and self._shows_a_moved_value(one, other):
-                continue
-            counted = _are_numbers(one, other) and abs(abs(other - one) - item) <= 1e-2 * item
-            plain = max(RELATIVE * max(_size(one, other), least), FLOAT)
-            self.near(f"{path}/{name}", one, other, plain, 1.01 * item if counted else 0.0)
-
-    def _shows_a_moved_value(self, stored: float, fresh: float) -> bool:
-        return any(
-            math.isclose(stored, old, rel_tol=1e-5) and math.isclose(fresh, new, rel_tol=1e-5)
-            for old, new in self.moved
-        )
+    if place.startswith("values/"):
+        return _allowed_of_value(place, stored, fresh)
+    if place.startswith("figures/") and ("0" in stored or "finite" in stored):
+        return _allowed_of_array(place, stored, fresh)
+    return {}
 
 
-def _walk(
-    path: str, stored: object, fresh: object, leaf: Callable[[str, object, object], None]
-) -> None:
-    """Call `leaf` for what differs of each value, each array, and what has no parts.
+def _allowed_of_value(
+    place: str, stored: Mapping, fresh: Mapping
+) -> dict[str, tuple[float, float]]:
+    """By how much a value and its ends may differ."""
+    old, new = stored.get("value"), fresh.get("value")
+    width = max(_width(stored), _width(fresh))
+    least = max(RELATIVE**2 * width, FLOAT)
+    step = max(one.get("step") or 0.0 for one in (stored, fresh))
+    ends = {key: (stored.get(key), fresh.get(key)) for key in ("low", "high")}
+    # What moves a value by an image moves its interval too; without that, it is the value alone
+    # that is wrong.
+    followed = any(one is None or one != other for one, other in ends.values())
+    if _is_p(place) or not followed or not _are_numbers(old, new):
+        step = 0.0
+    elif abs(abs(new - old) - step) > RELATIVE * step:
+        step = 0.0
+    allowed = {"value": (max(VALUE * _size(old, new), least), (1 + RELATIVE) * step)}
+    if _is_p(place):
+        allowed = {"value": (LOG_P, 0.0)}
+    for key, both in ends.items():
+        size = _size(*both)
+        plain = max(min(RELATIVE * max(size, width), END * size), least)
+        allowed[key] = plain, 2 * step
+    return allowed
 
-    On either side.
-    """
-    if stored == fresh:
-        return
-    if type(stored) is type(fresh) and _has_parts(stored) and _has_parts(fresh):
-        old, new = _parts(stored), _parts(fresh)
-        for key in {**old, **new}:
-            _walk(f"{path}/{key}", old.get(key, _MISSING), new.get(key, _MISSING), leaf)
-    else:
-        leaf(path, stored, fresh)
+
+def _allowed_of_array(
+    place: str, stored: Mapping, fresh: Mapping
+) -> dict[str, tuple[float, float]]:
+    """By how much the numbers of one array of a figure may differ, in full or summarised."""
+    old, new = (
+        {x: y for x, y in one.items() if x not in ("shape", "finite")} for one in (stored, fresh)
+    )
+    least = 1e-2 * _size(*old.values(), *new.values())
+    item = _item([*old.values()]) if place.endswith("/heights") and "0" in old else math.nan
+    allowed = {}
+    for key in old.keys() & new.keys():
+        one, other = old[key], new[key]
+        counted = _are_numbers(one, other) and abs(abs(other - one) - item) <= 1e-2 * item
+        plain = max(RELATIVE * max(_size(one, other), least), FLOAT)
+        allowed[key] = plain, 1.01 * item if counted else 0.0
+    return allowed
 
 
-def _parts(node: object) -> dict | None:
-    """The parts of a list or a mapping by their place, in a dict of its own."""
-    if isinstance(node, list):
-        return dict(enumerate(node))
-    return dict(node) if isinstance(node, Mapping) else None
+def _is_p(place: str) -> bool:
+    """Whether a value is a p-value, by its name."""
+    return bool(_P_VALUE.search(place.rpartition("/")[2]))
 
 
-def _has_parts(node: object) -> bool:
-    if isinstance(node, list):
-        return any(isinstance(part, Mapping | list) for part in node)
-    return isinstance(node, Mapping) and not {"value", "finite"} & node.keys()
+def _near(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-5)
 
 
 def _item(heights: list) -> float:
-    """What one item adds to a bin of a histogram.
+    """What one item adds to a bin of a histogram; nan where it cannot be told.
 
     It is the largest part, up to 20, of the lowest bar that all bars are multiples of.
-
-    nan where there is none.
     """
     bars = np.array([height for height in heights if height and _are_numbers(height)])
     for items in range(1, 21) if bars.size else ():
@@ -373,12 +316,13 @@ def _written(node: object, line: str) -> str:
 
     `line` begins each of these lines.
     """
-    parts = _parts(node) or {}
-    if not any(isinstance(part, dict | list) for part in parts.values()):
+    named = isinstance(node, Mapping)
+    parts = [*node.items()] if named else [("", x) for x in node] if isinstance(node, list) else []
+    if not any(isinstance(part, dict | list) for _, part in parts):
         return json.dumps(node, ensure_ascii=False, allow_nan=False)
-    is_list, lines = isinstance(node, list), []
-    for name, part in parts.items():
-        key = "" if is_list else f"{json.dumps(name, ensure_ascii=False)}: "
+    lines = []
+    for name, part in parts:
+        key = f"{json.dumps(name, ensure_ascii=False)}: " if named else ""
         lines.append(f"{line} {key}{_written(part, line + ' ')}")
     body = ",".join(lines) + line
-    return f"[{body}]" if is_list else f"{{{body}}}"
+    return f"{{{body}}}" if named else f"[{body}]"

@@ -1,32 +1,31 @@
-"""The registry of claims: read, checked by its schemas, and completed with what can be derived.
+"""The registry of claims, completed with what can be derived, and the terms of measured values.
 
-Beside it lie the terms, `notebooks/terms.yml`: what measured values are called for people. A value
-has a short name, by which criteria and code know it. A reader sees its label, its unit and what a
-higher value means.
-
-A criterion stands in `notebooks/claims/PAPER.yml` before anything is run; `criteria.py` judges by
-it. Named runs stand in `notebooks/profiles.yml`; a notebook's path and its default parameters are
-derived.
+A criterion stands in `notebooks/claims/PAPER.yml` before anything is run, named runs in
+`notebooks/profiles.yml`; `notebooks/terms.yml` says what values are called for people.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import yaml
 
-from helpers.claims import project as place
+from helpers.claims.claim import Claim, Paper
 from helpers.claims.criteria import Criterion, Test
-from helpers.claims.result import Claim, Paper
-from helpers.foreign import mismatch, one_line
+from helpers.claims.values import RegisteredClaim
 from helpers.settings import nearest
 
-REGISTRY = place.shipped()
+HELPERS = Path(__file__).resolve().parents[1]
 PROFILES, TERMS = "profiles.yml", "terms.yml"
-_PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
+
+
+def default() -> Path:
+    """The project in which the current folder lies, else the checkout of this package."""
+    here = Path.cwd()
+    places = (here, *here.parents)
+    return next((x for x in places if (x / "notebooks" / "claims").is_dir()), HELPERS.parent)
 
 
 @dataclass(frozen=True)
@@ -54,44 +53,27 @@ class Registry:
 
 
 def load_registry(folder: Path | str | None = None) -> Registry:
-    """Read and check the registry in `folder`: `claims/PAPER.yml` for each paper, and profiles.
+    """The registry in `folder`, unless given that of the project of the current folder.
 
-    Unless given, that of the project in which this is called, from its root or any folder below, as
-    a notebook is; elsewhere the one that comes with the package.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: with a line for each file that is wrong, naming file, entry and field.
+    Raises ValueError that names the claim where its entry has another form.
     """
-    folder = place.registry() if folder is None else Path(folder)
-    papers = sorted(folder.glob("claims/*.yml"))
-    if not papers or not (folder / PROFILES).is_file():
-        raise FileNotFoundError(
-            f"no registry at {folder}; run from a checkout of the project or give its path"
-        )
-    files, errors = {}, []
-    for path in (folder / PROFILES, *papers):
-        name = path.relative_to(folder).as_posix()
-        try:
-            files[name] = _read(path, "profiles" if name == PROFILES else "claims")
-        except ValueError as error:
-            errors.append(f"{name}: {error}")
-    # What a schema cannot state is only asked of entries that have the right form.
-    errors = errors or [f"{file}: {wrong}" for file, wrong in _between_files(files)]
-    if errors:
-        raise ValueError("\n".join(errors))
-    profiles, replicates = files[PROFILES]["profiles"], files.pop(PROFILES).get("replicates", {})
-    registry, root = Registry({}, {}, replicates), folder.resolve().parent
+    folder = Path(folder or default() / "notebooks")
+    runs = read_yaml(folder / PROFILES)
+    registry, root = Registry({}, {}, runs.get("replicates", {})), folder.resolve().parent
+    files = {path.stem: read_yaml(path) for path in folder.glob("claims/*.yml")}
     for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
-        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **data["paper"])
+        paper = registry.papers[name] = Paper(name, **data["paper"])
         for id, entry in data["claims"].items():
             more = entry.get("more_controls", {})
-            entry |= {
-                "criterion": _criterion(entry["criterion"], more),
-                "expected": entry["expected"] | {name: x["expected"] for name, x in more.items()},
-                "profiles": profiles.get(id, {}),
-            }
-            registry.claims[id] = Claim(id, paper.id, **entry, source=paper, root=root)
+            expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
+            try:
+                entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
+                profiles = runs["profiles"].get(id, {})
+                registry.claims[id] = RegisteredClaim(
+                    id, name, **entry, profiles=profiles, source=paper, root=root
+                )
+            except TypeError as error:  # a field too many or too few
+                raise ValueError(f"claims/{name}.yml: {id}: {error}") from None
     return registry
 
 
@@ -106,22 +88,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         return super().construct_mapping(node, deep)
 
 
-def _read(path: Path, schema: str) -> dict:
-    """The data of one file of the registry.
-
-    Raises:
-        ValueError: it is no YAML, or not of the form of its schema; says where, on one line.
-    """
-    schema = json.loads((REGISTRY / f"{schema}.schema.json").read_text(encoding="utf-8"))
+def read_yaml(path: Path) -> dict:
+    """The data of a YAML file; ValueError that names it where it is none."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        json.dumps(data, allow_nan=False)  # no margin is infinite, and no key a date
-        wrong = mismatch(data, schema)
-    except Exception as error:  # what a number, a date or a tag that is none raises has no end
-        raise ValueError(f"not readable as YAML: {one_line(error)}") from None
-    if wrong:
-        raise ValueError(wrong)
-    return data
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:
@@ -138,41 +110,6 @@ def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:
         for kind in ("applies", "tests", "needs")
     }
     return Criterion(**{**entry, **tests})
-
-
-def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
-    """A file and what is wrong in it, for the rules between fields and between files."""
-    claims: dict[str, str] = {}
-    for file, data in files.items():
-        if file != PROFILES and not _PAPER.fullmatch(file):
-            yield file, "a paper's file is named by lower-case letters, digits and '-'"
-        for id, entry in data.get("claims", {}).items():
-            if (other := claims.setdefault(id, file)) != file:
-                yield file, f"{id}: {other} has a claim of this name too; rename one"
-            models = data["paper"]["models"]
-            for model in entry.get("paper_says", {}).get("models", {}):
-                if model not in models:
-                    yield (
-                        file,
-                        f"{id}: unknown model {model!r} of the paper; {nearest(model, models)}",
-                    )
-            named = {test.get("model", ""): 0 for test in entry["criterion"]["tests"]}
-            for one in entry.get("more_controls", {}).values():
-                if one.get("as", "") not in (*named, ""):
-                    why = f"no test names {one['as']!r}, for which a control is to stand"
-                    yield file, f"{id}: {why}; {nearest(one['as'], named)}"
-            own = {test["value"]: 0 for test in entry["criterion"]["tests"]}
-            for value in entry.get("paper_says", {}).get("others", {}).get("tests", {}):
-                if value not in own:
-                    yield file, f"{id}: no test compares {value!r}; {nearest(value, own)}"
-    profiles = files[PROFILES]["profiles"]
-    for id in profiles:
-        if id not in claims:
-            yield PROFILES, f"unknown claim {id!r}; {nearest(str(id), claims)}"
-    runs = {run: 0 for own in profiles.values() for run in own}
-    for run in {run: 0 for both in files[PROFILES].get("replicates", {}).items() for run in both}:
-        if run not in runs:
-            yield PROFILES, f"replicates: no profile is called {run!r}; {nearest(run, runs)}"
 
 
 @dataclass(frozen=True)
@@ -234,32 +171,26 @@ class Terms:
 
 
 def load_terms(path: Path | None = None) -> Terms:
-    """The terms in the file at `path`.
+    """The terms in the file at `path`, unless given that of the project of the current folder.
 
-    Unless given, those of the project, or without any those that come with the package.
-
-    Raises ValueError that names the file where it has another form.
+    A project without one has those of the checkout of this package.
     """
-    own = place.registry() / TERMS
-    return _read_terms(path or (own if own.is_file() else place.shipped() / TERMS))
+    own = default() / "notebooks" / TERMS
+    return _read_terms(path or (own if own.is_file() else HELPERS.parent / "notebooks" / TERMS))
 
 
 @cache
 def _read_terms(path: Path) -> Terms:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        claims = {
-            id: {
-                name: Term(term) if isinstance(term, str) else Term(**term)
-                for name, term in own.items()
-            }
-            for id, own in data["claims"].items()
+    data = read_yaml(path)
+    claims = {
+        id: {
+            name: Term(term) if isinstance(term, str) else Term(**term)
+            for name, term in own.items()
         }
-        return Terms(
-            claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"]
-        )
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: {one_line(error)}") from None
+        for id, own in data["claims"].items()
+    }
+    common = {name: Term(**term) for name, term in data["common"].items()}
+    return Terms(claims, common, data["endings"])
 
 
 def term(claim: str, name: str) -> Term:

@@ -1,393 +1,30 @@
-"""A claim, what is measured of it, and the verdict: as objects, as notebooks display them, on disk.
+"""A result: measured values and the verdict on them, as a notebook displays it and as files.
 
 What a paper reported and what was measured here never share a field: `Claim.reported` is the one,
-`Value` the other. A run's `<id>.json` has a digest of itself and of its notebook.
+`Value` the other.
 """
 
 import gzip
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from helpers.claims.criteria import (
-    ANSWERS,
-    CONTROL,
-    INTERVAL,
-    NOT_TESTED,
-    OUTCOMES,
-    VERDICTS,
-    Agreement,
-    ByName,
-    Criterion,
-    Value,
-    agreement,
-    extensions,
-    in_words,
-)
-from helpers.claims.markdown import render
-from helpers.claims.notebook import notebook_parameters
-from helpers.files import (
-    Workspace,
-    compressed,
-    digest_of,
-    digest_of_json,
-    locked,
-    read_content,
-    read_signed,
-    write_together,
-)
-from helpers.foreign import mismatch, one_line
-from helpers.names import STUB
+from helpers.claims.agreement import Agreement, agreement
+from helpers.claims.claim import Claim, reported_cells
+from helpers.claims.criteria import CONTROL, NOT_TESTED, OUTCOMES, ByName, Value
+from helpers.claims.markdown import Cells, render
+from helpers.files import compressed, read_content, write_text, written_whole
 
-Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
 PLAIN = "_plain"  # ends the names of values of the model as it is, beside those of an edited one
 REGISTER = "with a test-time register"
 MIME = "application/vnd.registers.result+json"
-
-
-class Made(NamedTuple):
-    """What an executed claim leaves behind.
-
-    Attributes:
-        result: as JSON data.
-        notebook: executed.
-        images: the content of `<id>.images.parquet`; None of a result of times when none was kept.
-    """
-
-    result: dict
-    notebook: bytes
-    images: bytes | None = None
-
-
-def _record(required: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """The JSON Schema of an object with these properties, and of some that it may have."""
-    properties = {**required, **more.pop("optional", {})}
-    return {"type": "object", "required": [*required], "properties": properties, **more}
-
-
-_TEXT, _UNKNOWN = {"type": "string"}, {"type": ["string", "null"]}
-_LARGEST = sys.float_info.max
-_AMOUNT = {"type": "number", "minimum": 0, "maximum": _LARGEST}
-_COUNT = {"type": "integer", "minimum": 0, "maximum": 10**15}
-_SIZE = {"type": "array", "items": _COUNT}
-_PLAIN = {"type": ["string", "boolean", "null", "number"], "maximum": _LARGEST}
-_SOURCE = _record(
-    {"name": _TEXT},
-    **{
-        "if": {"required": ["weights_hash"]},
-        "then": _record(
-            {"weights_hash": _TEXT, "parameters": _COUNT, "image_size": _SIZE, "patch_size": _SIZE}
-        ),
-        "else": _record(
-            {"n": _COUNT, "seed": _PLAIN, "digest": _TEXT, "skipped": {"type": "array"}},
-            optional={"hub": _UNKNOWN},
-        ),
-    },
-)
-_SOURCES = {"type": "array", "items": _SOURCE}
-_KINDS = {
-    **dict.fromkeys(("name", "model", "unit", "over"), (str,)),
-    "trainings": (list, tuple),
-    "dataset": (str, NoneType),
-    "n": (int, NoneType),
-    **dict.fromkeys((*INTERVAL, "step"), (float, int, NoneType)),
-}
-_VERDICT = {"enum": VERDICTS}
-_JUDGED = {
-    "id": _TEXT,
-    "verdict": _VERDICT,
-    "reason": _TEXT,
-    "verdicts": {
-        "type": "array",
-        "items": _record({"model": _TEXT, "verdict": _VERDICT, "reason": _TEXT}),
-    },
-    "values": {"type": "array"},  # see `odd_value`
-    "not_run": {"type": "object", "additionalProperties": _TEXT},
-}
-_BY_TODAY = {"criterion": _UNKNOWN, "agreement": {"enum": ANSWERS}, "agreement_reason": _TEXT}
-# The form of a result as a notebook displays it, and that of a run's `<id>.json`.
-DISPLAYED = _record(_JUDGED | {"sources": _SOURCES}, optional=_BY_TODAY)
-WRITTEN = _record(
-    _JUDGED
-    | {
-        "run": _TEXT,
-        "parameters": {
-            "type": "object",
-            "additionalProperties": {"anyOf": [_PLAIN, {"type": "array"}]},
-            "properties": {"n": _COUNT | {"minimum": 1}},
-        },
-        "provenance": _record(
-            {
-                "git_revision": _UNKNOWN,
-                "git_dirty": {"type": ["boolean", "null"]},
-                "python": _TEXT,
-                "packages": {"type": "object", "additionalProperties": _TEXT},
-                "device": _TEXT,
-                "threads": _COUNT,
-                "sources": _SOURCES,
-                "seed": _PLAIN,
-                "started": _TEXT,
-                "wall_s": _AMOUNT,
-                "energy_wh": _AMOUNT,
-                "energy_assumption": _TEXT,
-                "notebook": _TEXT,
-            },
-            optional={
-                "images": _TEXT,
-                "verified": _record(
-                    {
-                        "revision": _UNKNOWN,
-                        "images": _COUNT,
-                        "values": {
-                            "type": "object",
-                            "additionalProperties": {"type": "array", "items": _TEXT},
-                        },
-                    }
-                ),
-            },
-        ),
-    },
-    optional=_BY_TODAY | {"first_verdict": _VERDICT, "after_the_fact": {"type": "boolean"}},
-)
-
-
-@dataclass(frozen=True)
-class Paper:
-    """One paper: where it appeared, its model names as checkpoints, and its known errors."""
-
-    id: str
-    title: str
-    authors: str
-    year: int | None
-    venue: str | None
-    bib: str | None
-    models: dict[str, str]
-    errors: list[dict[str, str]]
-
-    @property
-    def folder(self) -> str:
-        """The folder of its notebooks, below `notebooks/`."""
-        return self.id.replace("-", "_")
-
-    def __str__(self) -> str:
-        parts = (self.title, self.authors, self.venue, self.year)
-        return ", ".join(str(part) for part in parts if part)
-
-
-@dataclass(frozen=True, repr=False)
-class Claim:
-    """One entry of the registry: a paper's statement and how it is judged here.
-
-    Attributes:
-        reported: the paper's figures, one dict each: where, model, name,
-            value | range | text, unit, note.
-        paper_says: what the paper itself says of the statement: verdict, why, models (the paper's
-            name -> verdict), and others, what it says of further models test by test.
-        predicted: what was expected of the runs before the first of them: verdict and why; None
-            where nothing is written.
-        expected: verdict that each control must give when it is judged alone, those of
-            `more_controls` too.
-        more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
-        profiles: named runs; each a dict of parameters that differ from the notebook's own.
-        waiting: why there is no notebook yet, or None.
-        labels: parameters that name a data set whose labels the notebook asks for late: they are
-            looked for before it starts.
-        root: of the project to which it belongs.
-    """
-
-    id: str
-    paper: str
-    title: str
-    statement: str
-    where: str
-    measure: str
-    headline: str
-    reported: list[dict]
-    criterion: Criterion
-    expected: dict[str, str]
-    profiles: dict[str, dict]
-    source: Paper
-    waiting: str | None = None
-    labels: list[str] = field(default_factory=list)
-    paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
-    predicted: dict | None = None
-    more_controls: dict = field(default_factory=dict)
-    root: Path = field(default=Path(), compare=False)
-
-    @property
-    def notebook(self) -> str | None:
-        """The path of its notebook from the project's root, None where there is none yet."""
-        return None if self.waiting else f"notebooks/{self.source.folder}/{self.id}.ipynb"
-
-    @cached_property
-    def parameters(self) -> dict:
-        """The notebook's parameters with their defaults, as its own cell gives them.
-
-        None where there is no notebook yet.
-
-        Raises ValueError where the notebook or its cell cannot be read.
-        """
-        return notebook_parameters(self.root / self.notebook) if self.notebook else {}
-
-    def margin(self, name: str) -> float:
-        """The margin against which the value `name` is tested.
-
-        Raises ValueError where no test names it.
-        """
-        for test in (*self.criterion.tests, *self.criterion.all_tests):
-            if test.value == name:
-                return test.margin
-        raise ValueError(f"{self.id}: no test names {name!r}; the criterion is: {self.criterion}")
-
-    def values(self, dataset: str) -> "Values":
-        """An empty collection for what is measured of this claim on `dataset`."""
-        return Values(self, dataset)
-
-    def verdict_on(self, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
-        """The verdict that is shown of `model` alone.
-
-        Args:
-            estimates: name -> estimate or plain number; of those that also come with `end` behind
-                their name, that one is taken.
-
-        Raises KeyError for a value that a test on this model names and `estimates` has not.
-        """
-        tests = (*self.criterion.applies, *self.criterion.tests)
-        put = [test for test in tests if test.concerns(model)]
-        names = dict.fromkeys(name for test in put for name in (test.value, test.baseline) if name)
-        own = {name: name + end for name in names}
-        taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
-        values = self.values("")
-        values.add(model, taken)
-        return self.judge(values).shown[""]
-
-    def judge(
-        self,
-        values: Iterable[Value],
-        sources: Sequence[dict] = (),
-        not_run: Mapping[str, str] | None = None,
-    ) -> "Result":
-        """The verdict on measured values.
-
-        Args:
-            values: what was measured; one value per model and name.
-            sources: `describe()` of each model and image set behind them.
-            not_run: model -> reason, for models that could not be had.
-
-        Raises ValueError where a model has two values of one name, or where there is neither a
-        value nor a model not run.
-        """
-        values, not_run = list(values), dict(not_run or {})
-        if not values and not not_run:
-            raise ValueError(
-                f"{self.id}: nothing to judge; give at least one value or one model that was not "
-                "run"
-            )
-        judged = self.criterion.judge(by_model(values), not_run)
-        return Result(self, *judged, values, not_run, list(sources), self.criterion.digest)
-
-    @property
-    def extensions(self) -> list[str]:
-        """In what its tests go beyond the paper, a line each."""
-        return extensions(self.criterion.all_tests)
-
-    def __repr__(self) -> str:
-        return f"<claim {self.id}: {self.title}>"
-
-    def _repr_markdown_(self) -> str:
-        figures = _cells(self.reported)
-        return render("claim.md.j2", claim=self, in_words=in_words, figures=figures)
-
-
-class Values(list[Value]):
-    """The measured values of one claim's notebook, in the order in which they were added.
-
-    Attributes:
-        claim: by which they are judged.
-        dataset: on which they were measured, where `add` says no other.
-    """
-
-    def __init__(self, claim: Claim, dataset: str):
-        super().__init__()
-        self.claim, self.dataset = claim, dataset
-        self._per_image: list[tuple[str, str, str | None, Any]] = []
-
-    def add(
-        self, model: str, estimates: Mapping[str, Any], *, dataset: str | None = None, end: str = ""
-    ) -> None:
-        """Add name -> estimate or plain number of one model; `end` is put after each name.
-
-        An interval of a single image is left out, whatever estimated it: `1 [1, 1]` would tell of a
-        certainty that is none.
-        """
-        for name, x in estimates.items():
-            value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
-            self.append(value.of_enough(2))
-            if getattr(x, "per_image", None) is not None:
-                self._per_image.append((model, value.name, value.dataset, x.per_image))
-
-    def of(
-        self,
-        name: str,
-        models: Iterable[str] | None = None,
-        called: Mapping[str, str] | None = None,
-    ) -> list[Value | None]:
-        """The value called `name` of each of the models, None where it has none.
-
-        Args:
-            name: of the value.
-            models: unless given, those that have it.
-            called: model -> what figures call it, where that is not its name.
-        """
-        named = called or {}
-        own = {
-            value.model: replace(value, model=named.get(value.model, value.model))
-            for value in self
-            if value.name == name
-        }
-        return [own.get(model) for model in (own if models is None else models)]
-
-    def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
-        """Values, lower and upper ends of one model's values with these names.
-
-        As `figures.response` draws them.
-        """
-        own = by_model(self).get(model, {})
-        curve = [own[name] for name in names]
-        return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
-
-    def judge(
-        self,
-        captured: Mapping[str, Any],
-        images: Sequence[Any],
-        not_run: Mapping[str, str] | None = None,
-    ) -> "Result":
-        """The verdict, with its sources.
-
-        A run keeps what the values take of each image (helpers/claims/per_image.py).
-
-        Args:
-            captured: model -> what `capture_each` kept of it, or anything else with a `source`.
-            images: every set of images behind the values: those that were measured, learnt from and
-                searched.
-            not_run: model -> why it could not be had.
-        """
-        sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
-        once = {str(source): source for source in sources}
-        if workspace := Workspace.of_this_run():
-            from helpers.claims.per_image import packed  # here: `list` and `show` need no NumPy
-
-            workspace.images.write_bytes(packed(self._per_image, images))
-        return self.claim.judge(self, list(once.values()), not_run)
 
 
 @dataclass(frozen=True)
@@ -423,7 +60,7 @@ class Result:
 
         By what the registry says of the paper today, and by today's tests.
         """
-        return agreement(self)
+        return agreement(self.claim, self.models, self.by_model)
 
     @cached_property
     def by_model(self) -> dict[str, ByName]:
@@ -484,11 +121,11 @@ class Result:
         if len(own) == len(self.models):
             return self.shown[""]
         values = [value for value in self.values if not value.model.startswith(CONTROL)]
-        return self.claim.judge(values, not_run=self.not_run).shown[""] if own else None
+        return judge(self.claim, values, not_run=self.not_run).shown[""] if own else None
 
     def rejudged(self) -> "Result":
         """The verdict of today's criterion on the same values."""
-        return self.claim.judge(self.values, self.sources, self.not_run)
+        return judge(self.claim, self.values, self.sources, self.not_run)
 
     @cached_property
     def today(self) -> "Result | None":
@@ -546,7 +183,7 @@ class Result:
         """
         values = [(control, self.by_model.get(control)) for control in self.claim.expected]
         return {
-            control: (self.claim.judge(own.values()).verdict, self.claim.expected[control])
+            control: (judge(self.claim, own.values()).verdict, self.claim.expected[control])
             for control, own in values
             if own
         }
@@ -560,13 +197,15 @@ class Result:
         papers = [(names.get(row["model"]), row) for row in self.claim.reported]
         cells = []
         for model, values in self.by_model.items():
-            cells += _cells([row for checkpoint, row in papers if checkpoint == model], "paper, ")
+            cells += reported_cells(
+                [row for checkpoint, row in papers if checkpoint == model], "paper, "
+            )
             for value in values.values():
                 source = f"ours, {value.dataset}" if value.dataset else "ours"
                 cells += [(source, model, "n", str(value.n))] if value.n is not None else []
                 cells.append((source, model, value.name, str(value)))
         others = [row for checkpoint, row in papers if checkpoint not in self.by_model]
-        return cells + _cells(others, "paper, ")
+        return cells + reported_cells(others, "paper, ")
 
     def outcomes(self) -> dict[str, dict[str, str]]:
         """Model -> each test that concerns it -> holds, fails or undecided.
@@ -601,6 +240,29 @@ class Result:
         }
 
 
+def judge(
+    claim: Claim,
+    values: Iterable[Value],
+    sources: Sequence[dict] = (),
+    not_run: Mapping[str, str] | None = None,
+) -> Result:
+    """The verdict of today's criterion on measured values.
+
+    Args:
+        values: what was measured; one value per model and name.
+        sources: `describe()` of each model and image set behind them.
+        not_run: model -> reason, for models that could not be had.
+
+    Raises ValueError where a model has two values of one name, or where there is neither a value
+    nor a model not run.
+    """
+    values, not_run = list(values), dict(not_run or {})
+    if not values and not not_run:
+        raise ValueError(f"{claim.id}: nothing to judge, neither a value nor a model not run")
+    judged = claim.criterion.judge(by_model(values), not_run)
+    return Result(claim, *judged, values, not_run, list(sources), claim.criterion.digest)
+
+
 def by_model(values: Iterable[Value]) -> dict[str, ByName]:
     """Model -> name -> value, both in the order of the values.
 
@@ -614,32 +276,6 @@ def by_model(values: Iterable[Value]) -> dict[str, ByName]:
                 f"two values named {value.name!r} for {value.model}; give each a name of its own"
             )
     return nested
-
-
-def odd_value(values: Iterable[object]) -> str:
-    """Which of the values of a result is none and how it begins, '' where all are.
-
-    No JSON Schema, which would take ten times as long for thousands of them as all else does.
-    """
-
-    def is_value(one: object) -> bool:
-        if not isinstance(one, dict) or not {"name", "model"} <= one.keys() <= _KINDS.keys():
-            return False
-        each = one.get("trainings", ())
-        if not all(type(x) in _KINDS[name] for name, x in one.items()) or not all(
-            isinstance(x, list | tuple)
-            and len(x) == len(INTERVAL)
-            and {*map(type, x)} <= {*_KINDS["value"]}
-            for x in each
-        ):
-            return False
-        numbers = [x for x in chain(one.values(), *each) if isinstance(x, int | float)]
-        return (one.get("n") or 0) >= 0 and all(abs(x) <= _LARGEST for x in numbers)
-
-    for place, one in enumerate(values):
-        if not is_value(one):
-            return f"values.{place}: {one_line(one)} is no value"
-    return ""
 
 
 def values_of(data: Mapping) -> list[Value]:
@@ -663,20 +299,10 @@ def displayed(notebook: Mapping, mime: str) -> list:
 
 
 def bundle(notebook: Mapping) -> dict:
-    """The claim's result that an executed notebook displays.
-
-    Raises ValueError unless there is exactly one.
-    """
+    """The result that an executed notebook displays; ValueError unless it is exactly one."""
     results = displayed(notebook, MIME)
-    if len(results) == 1 and (
-        wrong := mismatch(results[0], DISPLAYED) or odd_value(results[0]["values"])
-    ):
-        raise ValueError(f"the notebook displays what is no result ({wrong}); execute it again")
     if len(results) != 1:
-        raise ValueError(
-            f"the notebook displays {len(results)} results; it must end with exactly one "
-            "claim.judge(...)"
-        )
+        raise ValueError(f"the notebook displays {len(results)} results; it must end with one")
     return results[0]
 
 
@@ -690,93 +316,56 @@ def refer_to_file(notebook: Mapping) -> None:
             output["data"][MIME] = {"id": output["data"][MIME]["id"]}
 
 
-def read_result(path: Path) -> dict:
-    """A run's `<id>.json`, whole and as it was written, with the errors of `read_published`."""
-    return read_published(path)[0]
+class Made(NamedTuple):
+    """What an executed claim leaves behind.
 
-
-def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> dict:
-    """A result file wherever it lies, without its notebook.
-
-    Raises ValueError where it is no result or was edited by hand.
+    Attributes:
+        result: as JSON data.
+        notebook: executed.
+        images: the content of `<id>.images.parquet`; None of a result of times when none was kept.
     """
-    result = read_signed(path, WRITTEN, remedy)
-    if wrong := odd_value(result["values"]):
-        raise ValueError(f"it cannot be read ({wrong}); {remedy}")
-    by_model(values_of(result))  # no two of one name
-    return result
+
+    result: dict
+    notebook: bytes
+    images: bytes | None = None
+
+
+def read_result(path: Path) -> dict:
+    """A run's `<id>.json`; ValueError that names the file where it is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def read_published(path: Path) -> Made:
-    """A run's `<id>.json`, as it was written, with the files beside it that belong to it.
-
-    Where they are being published just now, that is waited for.
-
-    Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own,
-    or where a file beside it is missing or not the one it was written with.
-    """
-    try:
-        return _with_files(path)
-    except ValueError:
-        if not path.is_file():
-            raise
-        with locked(path.parent):  # between the two renames of `publish` they differ
-            return _with_files(path)
-
-
-def _with_files(path: Path) -> Made:
-    """The result at `path` and the files beside it, with the errors of `read_published`."""
-    again = "run the claim again with --force"
-    result = read_alone(path, again)
-    if (result["run"], result["id"]) != (path.parent.name, path.stem):
-        where = f"{result['run']}/{result['id']}"
-        raise ValueError(f"is the result of {where}; move it back to its place")
-    check_run(path.parent.name)
-    beside = {"notebook": path.with_suffix(".ipynb")}
-    if "images" in result["provenance"]:
-        beside["images"] = path.with_suffix(IMAGES_SUFFIX)
-    contents = {}
-    for name, file in beside.items():
-        try:
-            contents[name] = read_content(file)
-        except FileNotFoundError:
-            raise ValueError(f"{file.name} is missing beside it; run the claim again") from None
-        if digest_of(contents[name]) != result["provenance"].get(name):
-            raise ValueError(f"{file.name} beside it is not the one it was written with; {again}")
-    return Made(result, **contents)
+    """A run's `<id>.json` with the files beside it."""
+    images = path.with_suffix(IMAGES_SUFFIX)
+    return Made(
+        read_result(path),
+        read_content(path.with_suffix(".ipynb")),
+        images.read_bytes() if images.is_file() else None,
+    )
 
 
 def publish(folder: Path, made: Mapping[str, Made], *, small: bool = False) -> None:
-    """Put executed claims into `folder`: all of them or none.
+    """Put executed claims into `folder`, the result of each last.
 
-    A result carries its own digest and those of the files beside it. `small`: notebooks are
-    `compressed`, to a sixth.
-
-    Raises ValueError for a result of stubs, the models and images of a dry run.
+    `small`: notebooks are compressed, to a sixth.
     """
-    files, gone = {}, []
     for id, (result, notebook, images) in made.items():
-        for source in result["provenance"]["sources"]:
-            if source["name"].startswith(STUB):
-                raise ValueError(
-                    f"the result of {id!r} is of a {source['name']!r}, in a dry run; it is no "
-                    "result"
-                )
-        signed = {**result, "sha256": digest_of_json(result)}
-        text = json.dumps(signed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        beside = folder / f"{id}{IMAGES_SUFFIX}"
-        kept = {} if images is None else {beside: images}
-        gone += [beside] if images is None else []
         plain = folder / f"{id}.ipynb"
+        files = {plain: notebook, compressed(plain): None, folder / f"{id}{IMAGES_SUFFIX}": images}
         if small:
-            kept[compressed(plain)], other = gzip.compress(notebook, mtime=0), plain
-        else:
-            kept[plain], other = notebook, compressed(plain)
-        gone.append(other)
-        files |= {**kept, folder / f"{id}.json": text}
-    write_together(files)
-    for path in gone:  # of an earlier result
-        path.unlink(missing_ok=True)
+            files |= {plain: None, compressed(plain): gzip.compress(notebook, mtime=0)}
+        for path, content in files.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+                continue
+            with written_whole(path) as new:
+                new.write_bytes(content)
+        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
+        write_text(folder / f"{id}.json", text + "\n")
 
 
 def unexpected(calibration: Calibration) -> list[tuple[str, tuple[str, str]]]:
@@ -791,13 +380,6 @@ def as_expected(calibration: Calibration) -> str:
     return f"{told}: {', '.join(wrong)}" if wrong else told
 
 
-def judged_on(parameters: Mapping[str, Any]) -> set[str]:
-    """The data sets whose images a result measures, without those that something is fitted on."""
-    several = [test for _, test, *_ in parameters.get("datasets", ())]
-    own = [parameters.get(name, "") for name in ("dataset", "other_dataset", "treated")]
-    return {*several, *own} - {""}
-
-
 def check_run(name: str) -> None:
     """Raise ValueError where a run cannot be called so.
 
@@ -808,14 +390,3 @@ def check_run(name: str) -> None:
             f"run name {name!r} is not a plain folder name; use letters, digits, '.', '-' and '_', "
             "at most 100"
         )
-
-
-def _cells(rows: Iterable[dict], prefix: str = "") -> Cells:
-    """Reported figures with their units as cells of `pivot`, marked where they have a note."""
-    cells = []
-    for row in rows:
-        numbers = [row["value"]] if "value" in row else row.get("range", ())
-        figure = row.get("text") or " to ".join(f"{x:,.10g}" for x in numbers)
-        unit, star = row["unit"] and f" {row['unit']}", " *" if "note" in row else ""
-        cells.append((prefix + row["where"], row["model"], row["name"], figure + unit + star))
-    return cells

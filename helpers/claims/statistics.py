@@ -19,9 +19,10 @@ from typing import NamedTuple
 from scipy.special import expit, logit
 from scipy.stats import binomtest, false_discovery_control, t
 
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import DECIDED, Test, Value
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result, sources_of, values_of
+from helpers.claims.result import Result, judge, sources_of, values_of
 
 Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result
 ALPHA = 0.05  # of the stored intervals
@@ -202,7 +203,7 @@ def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
     """
     values = values_of(data)
     values = values if alpha == ALPHA else [at_level(value, alpha) for value in values]
-    return claim.judge(values, sources_of(data), data["not_run"])
+    return judge(claim, values, sources_of(data), data["not_run"])
 
 
 @dataclass(frozen=True)

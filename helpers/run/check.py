@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from helpers.claims import history as criteria_history
 from helpers.claims import numbers
-from helpers.claims.notebook import other_inputs, read_notebook
+from helpers.claims.freshness import other_inputs
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import TERMS, load_terms
 from helpers.claims.result import (
@@ -50,7 +50,6 @@ def problems(project: Project) -> Iterator[str]:
     for path, check, *arguments in found:
         if line := _refusal(check, path, *arguments):
             yield f"{_name(project, path)}: {line}"
-    yield from criteria_history.problems(project)
 
 
 def published(project: Project) -> list[Path]:

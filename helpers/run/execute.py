@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import nbformat
 
 from helpers.claims import history, numbers
-from helpers.claims.notebook import differing, inputs
+from helpers.claims.freshness import differing, inputs
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import (
     Calibration,

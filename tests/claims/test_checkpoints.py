@@ -9,12 +9,9 @@ import nbformat
 import pytest
 import timm
 
-from helpers.capture import AttentionReceived, Sinks, TokenNorms, capture
 from helpers.claims import checkpoints
 from helpers.claims.registry import load_registry
-from helpers.files import digest_of_json
-from helpers.images import load_images
-from helpers.models import known, load_backbone, token_layout
+from helpers.models import known, load_backbone
 from helpers.run.parameters import texts_in
 
 pytest.importorskip("open_clip", reason="open_clip is not installed; the lists name its models")
@@ -62,11 +59,6 @@ def test_what_is_compared_says_recipe_and_size():
     ((family, own),) = checkpoints.members(profile["models"]).items()
     assert (family, len(own)) == ("AugReg", 28) and {x.size for x in own} == {"Ti", "S", "B", "L"}
     assert {x.recipe for x in own if not x.judged} == {"ImageNet-1k"}
-    assert checkpoints.members(["stub:vit_small_patch16_224.augreg_in1k"])["AugReg"][0][2:] == (
-        "ImageNet-1k",
-        "S",
-        False,
-    )
     found = checkpoints.members(["control-position"], "control-clean", [[224], [240, 256]])
     assert [(x.model, x.side, x.size, x.judged) for x in found["control-position"]][2:4] == [
         ("control-position", 256, "240 to 256 px", True),
@@ -79,20 +71,19 @@ def test_what_is_compared_says_recipe_and_size():
             checkpoints.members([name])
 
 
-def census_of(folder, models, presence, n=200):
+def diagnoses(folder, models, presence):
     """Files with a planted share of images with an outlier, and all outliers in the corners."""
     data, _ = json.loads(FILES[-1].read_text()), folder.mkdir()
-    del data["sha256"]
     for model in models:
         share = data["details"]["images_with_outliers"] | {"value": presence(model)}
         details = data["details"] | {"images_with_outliers": share}
-        details["images"] = details["images"] | {"n": n}
         details |= {} if presence(model) else {"place": None}
-        own = data | {"model": model, "details": details}
-        (folder / f"{model}.json").write_text(json.dumps(own | {"sha256": digest_of_json(own)}))
+        (folder / f"{model}.json").write_text(
+            json.dumps(data | {"model": model, "details": details})
+        )
 
 
-def test_the_files_of_a_census_are_judged(tmp_path):
+def test_diagnoses_are_judged(tmp_path):
     claim = load_registry()["xx11-recipe"]
     profile = claim.parameters | claim.profiles["augreg"]
     nowhere = "vit_large_patch16_224.augreg_in21k"
@@ -102,7 +93,7 @@ def test_the_files_of_a_census_are_judged(tmp_path):
         "by-size": lambda model: 0.9 if "tiny" in model or "small" in model else 0.0,
     }
     for name, planted in presence.items():
-        census_of(tmp_path / name, models, planted)
+        diagnoses(tmp_path / name, models, planted)
         names = {}
         for cell in nbformat.read(ROOT / claim.notebook, 4).cells:
             if cell.cell_type == "code":
@@ -115,38 +106,17 @@ def test_the_files_of_a_census_are_judged(tmp_path):
         assert [*result.not_run] == [nowhere] and len(result.sources) == 2
         assert {value.dataset for value in result.values} == {"data:imagenet-1per-class/validation"}
         assert result.by_model["AugReg"]["recipe_over_size"].n == 27
-    with pytest.raises(ValueError, match="by-size is of 200 images; give -p n=200"):
-        checkpoints.measured(str(tmp_path / "by-size"), models, 100)
-    with pytest.raises(ValueError, match="nowhere has no file of these models; give one that"):
+    folder = tmp_path / "by-size"
+    with pytest.raises(ValueError, match="is of 200 images"):
+        checkpoints.measured(str(folder), models, 100)
+    with pytest.raises(ValueError, match="nowhere"):
         checkpoints.measured(str(tmp_path / "nowhere"), models, 200)
-    one = json.loads((tmp_path / "by-size" / f"{models[0]}.json").read_text())
-    del one["sha256"]
+    path = folder / f"{models[0]}.json"
+    one = json.loads(path.read_text())
     one["details"]["images"]["digest"] = "0" * 16
-    path = tmp_path / "by-size" / f"{models[0]}.json"
-    path.write_text(json.dumps(one | {"sha256": digest_of_json(one)}))
-    with pytest.raises(ValueError, match="by-size is of 2 sets of images; measure all on the same"):
-        checkpoints.measured(str(tmp_path / "by-size"), models, 200)
-
-
-def test_names_and_lists_mix_and_unknown_lists_are_refused():
-    found = checkpoints.named(["scratch-reg0", "@augreg", "scratch-reg0"])
-    assert found == ["scratch-reg0", *checkpoints.lists()["augreg"]]
-    with pytest.raises(ValueError, match="no list '@augrg'; did you mean 'augreg'?"):
-        checkpoints.named(["@augrg"])
-    assert checkpoints.trained("resnet50.a1_in1k") == checkpoints.UNKNOWN
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", EVERY)
-def test_what_a_diagnosis_reads_can_be_read_of_random_weights_of_each(model):
-    """A few blocks of the architecture."""
-    backbone, images = load_backbone(f"stub:{model}"), load_images("scenes", 2)
-    assert backbone.stands_for.layout == token_layout(model)
-    shape = 2, 4, backbone.layout.tokens
-    kept = capture(backbone, images, [TokenNorms(), AttentionReceived("all")])
-    assert kept["token_norms"].shape == kept["attention_received"].shape == shape
-    kept = capture(backbone, images, [Sinks("all", writes=True)])
-    assert kept["received"].shape == shape
+    path.write_text(json.dumps(one))
+    with pytest.raises(ValueError, match="2 sets of images"):
+        checkpoints.measured(str(folder), models, 200)
 
 
 def test_the_files_of_the_book_are_whole_small_and_of_known_models():
@@ -167,22 +137,3 @@ def test_the_files_are_of_todays_weights(model):
     found = checkpoints.read(ROOT / checkpoints.FOLDER / f"{model}.json")
     source = found["details"]["source"]
     assert source["weights_hash"] == load_backbone(model).weights_hash
-
-
-def test_a_file_that_a_reader_adds_is_refused_in_a_sentence(tmp_path):
-    data = json.loads(FILES[0].read_text())
-    del data["sha256"]
-
-    def refused(reason, changed, signed=True):
-        (path := tmp_path / "new.json").write_text(
-            json.dumps(changed | {"sha256": digest_of_json(changed if signed else data)})
-        )
-        with pytest.raises(ValueError, match=rf"^new.json: [^\n]*{reason}"):
-            checkpoints.read(path)
-
-    refused("changed after it was written", data | {"outliers": not data["outliers"]}, False)
-    refused("version: 2 was expected", data | {"version": 3})
-    refused("nobody knows a model 'vit_tny'", data | {"model": "vit_tny"})
-    source = {**data["details"]["source"], "weights_hash": ""}
-    refused("weights_hash", data | {"details": {**data["details"], "source": source}})
-    refused("packages", data | {"provenance": {**data["provenance"], "packages": {}}})

@@ -10,8 +10,10 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
+from helpers.claims.claim import Paper
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
-from helpers.claims.result import MIME, Claim, Paper, Result
+from helpers.claims.result import MIME, Result
+from helpers.claims.values import RegisteredClaim
 from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import over_images, share
 
@@ -25,14 +27,14 @@ def registry():
     return load_registry()
 
 
-def claim_with(**criterion) -> Claim:
+def claim_with(**criterion) -> RegisteredClaim:
     """A claim with the given criterion and nothing else of interest."""
     tests = {
         key: tuple(Test(*test) for test in criterion.pop(key, ()))
         for key in ("tests", "applies", "needs")
     }
     judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
-    return Claim(
+    return RegisteredClaim(
         "xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test"
     )
 

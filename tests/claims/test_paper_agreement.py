@@ -9,8 +9,10 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
+from helpers.claims.claim import Paper
 from helpers.claims.criteria import ANSWERS, Criterion, Test, in_words
-from helpers.claims.result import MIME, Claim, Paper, Result
+from helpers.claims.result import MIME, Result
+from helpers.claims.values import RegisteredClaim
 
 CHECKPOINTS = {f"ViT-{size}": f"vit_{size}" for size in "SLG"}
 CRITERION = Criterion("all", (Test("x", ">", 0.5),), applies=(Test("size", ">", 0),))
@@ -148,10 +150,12 @@ def test_the_papers_own_answer_in_words():
 # --------------------------------------------------------------------------------------------------
 
 
-def claim_with(paper=None, criterion=CRITERION) -> Claim:
+def claim_with(paper=None, criterion=CRITERION) -> RegisteredClaim:
     source = Paper("one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
     told = {} if paper is None else {"paper_says": paper}
-    return Claim("xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
+    return RegisteredClaim(
+        "xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told
+    )
 
 
 def measured(**models):

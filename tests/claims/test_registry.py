@@ -1,22 +1,21 @@
 """The registry says what the papers say, derives the rest, and refuses what is broken."""
 
-import copy
 import json
-import math
-import shutil
+import re
 from collections import Counter
 
 import pytest
-import yaml
-from conftest import rows, write_yaml
+from conftest import rows
+from jsonschema import Draft202012Validator
 
 from helpers.claims import load_registry, numbers
-from helpers.claims.project import Project
-from helpers.claims.registry import REGISTRY
+from helpers.claims.project import HELPERS, Project
+from helpers.claims.registry import read_yaml
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
 from helpers.models.controls import FURTHER
 
+REGISTRY = HELPERS.parent / "notebooks"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 IDS = """
 nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps
@@ -162,160 +161,66 @@ def test_what_is_derived(registry, project):
     assert (waiting.notebook, waiting.parameters, waiting.waiting) == (None, {}, "needs probes")
 
 
-def test_papers_stand_in_their_order_and_claims_as_written(tmp_path, source):
-    paper, (entry,) = source[CLAIMS]["paper"], source[CLAIMS]["claims"].values()
-    last = {"paper": paper | {"order": 2}, "claims": {"aa1-z": entry}}
-    first = {"paper": paper | {"order": 1}, "claims": {"bb2-x": entry, "bb1-y": entry}}
-    write_registry(
-        tmp_path, {"claims/a.yml": last, "claims/b.yml": first, "profiles.yml": {"profiles": {}}}
-    )
-    read = load_registry(tmp_path)
-    assert list(read.papers) == ["b", "a"] and list(read.claims) == ["bb2-x", "bb1-y", "aa1-z"]
+def test_papers_stand_in_their_order_and_claims_as_written(registry):
+    orders = {name: data["paper"]["order"] for name, data in READ.items()}
+    assert [*registry.papers] == sorted(orders, key=orders.get)
+    for name, data in READ.items():
+        own = [id for id, claim in registry.claims.items() if claim.paper == name]
+        assert own == [*data["claims"]]
 
 
-def test_lines_are_short_and_no_anchor_crosses_a_file():
-    for path in (*REGISTRY.glob("claims/*.yml"), REGISTRY / "profiles.yml"):
-        assert max(map(len, path.read_text(encoding="utf-8").splitlines())) < 130, path.name
-        assert yaml.safe_load(path.read_text(encoding="utf-8"))
+# --- the form of the files, and the rules between them
+# --------------------------------------------------------------------------------------------------
+
+CLAIMS = sorted(REGISTRY.glob("claims/*.yml"))
+READ = {path.stem: read_yaml(path) for path in CLAIMS}
+PROFILES = read_yaml(REGISTRY / "profiles.yml")
 
 
-# --- broken registries
-# -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", [*CLAIMS, REGISTRY / "profiles.yml"], ids=lambda path: path.stem)
+def test_files_have_the_form_of_their_schema(path):
+    kind = "profiles" if path.stem == "profiles" else "claims"
+    schema = json.loads((REGISTRY / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(read_yaml(path))
+    assert re.fullmatch("[a-z][a-z0-9-]*", path.stem)
 
 
-CLAIMS = "claims/need-registers.yml"
+def test_no_claim_stands_twice_and_every_run_is_of_one():
+    ids = [id for data in READ.values() for id in data["claims"]]
+    assert len(ids) == len({*ids}) and {*PROFILES["profiles"]} <= {*ids}
+    runs = {run for own in PROFILES["profiles"].values() for run in own}
+    assert {run for both in PROFILES["replicates"].items() for run in both} <= runs
 
 
-@pytest.fixture(scope="module")
-def source():
-    """The registry as data, by file, with one paper and one claim in it."""
-    paper, profiles = (
-        yaml.safe_load((REGISTRY / name).read_text(encoding="utf-8"))
-        for name in (CLAIMS, "profiles.yml")
-    )
-    one = "nr3-redundancy"
-    return {
-        CLAIMS: paper | {"claims": {one: paper["claims"][one]}},
-        "profiles.yml": profiles | {"profiles": {one: profiles["profiles"][one]}},
-    }
-
-
-def write_registry(folder, files):
-    """The registry in `folder`, from data or text by file."""
-    for name, content in files.items():
-        if isinstance(content, dict):
-            write_yaml(folder / name, content)
-        else:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-
-
-def refused(folder, source, changes=()):
-    """The lines with which a registry is refused, after changes of a copy of its data."""
-    files = copy.deepcopy(source)
-    for file, change in dict(changes).items():
-        change(files[file])
-    write_registry(folder, files)
-    with pytest.raises(ValueError) as error:
-        load_registry(folder)
-    return str(error.value).splitlines()
-
-
-def put(*path_and_value):
-    """Changes one place in the data of a file; None removes it."""
-    *path, last, new = path_and_value
-
-    def change(data):
-        for key in path:
-            data = data[key]
-        if new is None:
-            del data[last]
-        else:
-            data[last] = new
-
-    return change
-
-
-# A place in the paper's file, or in profiles.yml where it begins so; what is put there, where None
-# takes it away; and what the line says. CLAIM is the claim's entry, TEST its first test.
-WRONG = """
-    CLAIM.titel  x  'titel' was unexpected
-    CLAIM.statement  None  'statement' is a required property
-    CLAIM.measure  ''  measure: '' should be non-empty
-    TEST.op  ~  criterion.tests.0.op: '~' is not one of
-    TEST.margin  '3e8'  tests.0.margin: '3e8' is not of type 'number'
-    TEST.margin  1e999  not readable as YAML: Out of range float values are not JSON compliant
-    TEST.model  control-claen  tests.0.model: 'control-claen' is not one of
-    CLAIM.expected.control-claen  supported  'control-claen' was unexpected
-    CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
-    CLAIM.more_controls  {'scratch-reg0': {'expected': 'supported'}}  'scratch-reg0' does not match
-    CLAIM.more_controls  {'control-x': {'expected': 'supported', 'as': 'none'}}  no test names 'none', for which
-    CLAIM.reported.0.value  None  exactly one of value, range and text
-    CLAIM.reported.0.text  both  exactly one of value, range and text
-    CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'others': {'why': 'x', 'tests': {'auk': 'holds'}}}  no test compares 'auk'; did you mean 'auc'?
-    CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'models': {'DINOv2-GG': 'refuted'}}  unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?
-    paper.order  '1'  paper.order: '1' is not of type 'integer'
-    paper.errors.0.but  None  paper.errors.0: 'but' is a required property
-    claims  {}  claims: {} should be non-empty
-    claims.nr3\\n  {}  claims: 'nr3\\n' does not match
-    profiles.nr3-redundancy.vit-tiny  1  nr3-redundancy.vit-tiny: 1 is not of type
-    profiles.nr3-redundancy.paper.n  nan  not readable as YAML: Out of range float values are not JSON compliant
-    replicates.vit-tiny-2  vit-tinny  replicates: no profile is called 'vit-tinny'; did you mean 'vit-tiny'?
-    profiles.nr3-redundency  {}  'nr3-redundency'; did you mean 'nr3-redundancy'?
-"""  # noqa: E501
-
-
-@pytest.mark.parametrize(("place", "new", "wrong"), rows(WRONG))
-def test_errors_name_the_file_the_place_and_what_is_allowed(tmp_path, source, place, new, wrong):
-    place = place.replace("TEST", "CLAIM.criterion.tests.0")
-    place = place.replace("CLAIM", "claims.nr3-redundancy").replace("\\n", "\n")
-    file = "profiles.yml" if place.startswith(("profiles", "replicates")) else CLAIMS
-    path = [int(key) if key.isdecimal() else key for key in place.split(".")]
-    new = math.nan if new == "nan" else new
-    (line,) = refused(tmp_path, source, {file: put(*path, new)})
-    assert line.startswith(f"{file}: ") and wrong in line
-
-
-def test_two_papers_cannot_share_a_claim(tmp_path, source):
-    other = "claims/Other paper.yml"
-    assert refused(tmp_path, source | {other: source[CLAIMS]}) == [
-        f"{other}: a paper's file is named by lower-case letters, digits and '-'",
-        f"{CLAIMS}: nr3-redundancy: {other} has a claim of this name too; rename one",
-    ]
-
-
-def test_each_file_that_is_wrong_gets_a_line(tmp_path, source):
-    changes = {CLAIMS: put("claims", {}), "profiles.yml": put("profiles", None)}
-    lines = refused(tmp_path, source, changes)
-    assert [line.partition(": ")[0] for line in lines] == ["profiles.yml", CLAIMS]
+def test_what_a_claim_names_is_there():
+    """The paper's models, the checkpoints for which controls stand, the values of its tests."""
+    for data in READ.values():
+        for id, claim in data["claims"].items():
+            says, tests = claim.get("paper_says", {}), claim["criterion"]["tests"]
+            assert says.get("models", {}).keys() <= data["paper"]["models"].keys(), id
+            more = claim.get("more_controls", {}).values()
+            assert {x["as"] for x in more if "as" in x} <= {x.get("model") for x in tests}, id
+            others = says.get("others", {}).get("tests", {})
+            assert others.keys() <= {test["value"] for test in tests}, id
 
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        (b"claims:\n  nr1-a: {title: x}\n  nr1-a: {title: y}\n", "line 2: 'nr1-a' is given twice"),
-        (b"claims: [", "not readable as YAML"),
-        (b"", "the whole file: None is not of type 'object'"),
-        (b"claims: &a [*a]", ""),
-        (b"claims: " + b"[" * 3000 + b"]" * 3000, ""),
-        (b"claims: !!float\n", "not readable as YAML: string index out of range"),
-        (b"claims: 2026-99-99\n", "not readable as YAML: month must be in 1..12"),
-        (b"claims: {2026-01-01: {}}\n", ""),
-        (b"claims: {a: 0x" + b"f" * 5000 + b"}\n", ""),
-        (b"claims: \xff\xfe", "not readable as YAML: 'utf-8' codec can't decode"),
+        ("claims:\n  nr1-a: {title: x}\n  nr1-a: {title: y}\n", "'nr1-a' is given twice"),
+        ("claims: [", "a.yml"),
+        ("paper: {order: 1}\nclaims: {}", "title"),
+        ("paper: PAPER\nclaims: {aa1-x: {titel: t, criterion: {}, expected: {}}}", "quantifier"),
+        ("paper: PAPER\nclaims: {aa1-x: {titel: t, criterion: C, expected: {}}}", "titel"),
     ],
 )
-@pytest.mark.parametrize("file", [CLAIMS, "profiles.yml"])
-def test_repeated_keys_and_unreadable_files(tmp_path, source, file, text, wrong):
-    (line,) = refused(tmp_path, source | {file: text})
-    assert line.startswith(f"{file}: ") and wrong in line
-
-
-@pytest.mark.parametrize("missing", [CLAIMS, "profiles.yml"])
-def test_no_registry(tmp_path, source, missing):
-    write_registry(tmp_path, source)
-    (tmp_path / missing).unlink()
-    with pytest.raises(FileNotFoundError, match="no registry at"):
+def test_a_file_of_another_form_is_refused(tmp_path, text, wrong):
+    text = text.replace("PAPER", json.dumps(READ["sorts"]["paper"]))
+    text = text.replace("criterion: C", "criterion: {quantifier: all, tests: []}")
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "a.yml").write_text(text)
+    (tmp_path / "profiles.yml").write_text("profiles: {}")
+    with pytest.raises((ValueError, TypeError), match=wrong):
         load_registry(tmp_path)
 
 
@@ -339,13 +244,3 @@ def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry, ru
                 assert (row.get("ours", row["name"]) in names) != ("without" in row), (id, row)
                 counts["without" in row] += 1
     assert counts == {False: 220, True: 21}
-
-
-def test_a_notebook_that_is_missing_has_a_remedy(tmp_path):
-    remedy = "so1-norm-distribution.ipynb is missing; run this in a checkout of the project"
-    with pytest.raises(FileNotFoundError, match=remedy):
-        Project(tmp_path).source("so1-norm-distribution")
-    shutil.copytree(Project().root / "notebooks" / "claims", tmp_path / "notebooks" / "claims")
-    shutil.copy(Project().root / "notebooks" / "profiles.yml", tmp_path / "notebooks")
-    with pytest.raises(FileNotFoundError, match="is missing; restore it or correct the registry"):
-        Project(tmp_path).source("so1-norm-distribution")

@@ -109,10 +109,3 @@ def test_a_baseline_has_the_unit_that_its_test_says():
 
 def test_a_claim_without_an_entry_in_the_registry_has_no_terms():
     assert not load_terms().claims.keys() - load_registry().claims.keys()
-
-
-def test_a_file_of_another_form_is_named(tmp_path):
-    path = tmp_path / "terms.yml"
-    path.write_text("common: [1]")
-    with pytest.raises(ValueError, match="terms.yml"):
-        load_terms(path)

@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest
 
 from helpers.claims import load_registry
 from helpers.claims.criteria import Criterion, Test, Value, exact_interval
-from helpers.claims.result import Result, odd_value
+from helpers.claims.result import Result
 from helpers.measures.stats import Estimate, over_images, over_seeds, share
 
 ALL = np.ones(60, dtype=bool)
@@ -77,22 +77,7 @@ def test_trainings_come_back_from_a_file():
     for estimate in (ALIKE, TWO, SPREAD, over_images(np.arange(9.0))):
         result = claim.judge([of(estimate)])
         data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-        assert Result.from_json(claim, data) == result and not odd_value(data["values"])
+        assert Result.from_json(claim, data) == result
         (stored,) = data["values"]
         assert ("over" in stored) is (estimate is SPREAD)
         assert len(stored.get("trainings", ())) == len(estimate.trainings or ())
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"over": None},
-        {"trainings": None},
-        {"trainings": [1.0]},
-        {"trainings": [[1.0, 0.5]]},
-        {"trainings": [[1.0, "0.5", 2.0]]},
-        {"trainings": [[1.0, 0.5, float("inf")]]},
-    ],
-)
-def test_odd_trainings_are_no_value(odd):
-    assert "is no value" in odd_value([{"name": "x", "model": "m", **odd}])

@@ -96,15 +96,6 @@ def test_the_verdict_has_every_source_once(claim):
     assert result.not_run == not_run and result.values == list(values)
 
 
-def test_sources_cannot_be_forgotten(claim, values):
-    with pytest.raises(TypeError, match="images"):
-        values.judge(captured(a="f0"))
-    with pytest.raises(TypeError, match="captured"):
-        values.judge(images=[])
-    with pytest.raises(AttributeError, match="describe"):
-        values.judge(captured(a="f0"), ["scenes"])
-
-
 def test_two_values_of_one_name_are_refused(values):
     values.add("a", {"auc": 0.5})
     with pytest.raises(ValueError, match="two values named 'auc' for a; give each a name of its"):

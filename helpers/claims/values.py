@@ -1,0 +1,127 @@
+"""Values as a notebook collects them, and the claim by which it judges them."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from helpers.claims import per_image
+from helpers.claims.claim import Claim
+from helpers.claims.criteria import INTERVAL, Value
+from helpers.claims.result import Result, by_model, judge
+
+
+class Values(list[Value]):
+    """The measured values of one claim's notebook, in the order in which they were added.
+
+    Attributes:
+        claim: by which they are judged.
+        dataset: on which they were measured, where `add` says no other.
+    """
+
+    def __init__(self, claim: Claim, dataset: str):
+        super().__init__()
+        self.claim, self.dataset = claim, dataset
+        self._per_image: list[tuple[str, str, str | None, Any]] = []
+
+    def add(
+        self, model: str, estimates: Mapping[str, Any], *, dataset: str | None = None, end: str = ""
+    ) -> None:
+        """Add name -> estimate or plain number of one model; `end` is put after each name.
+
+        An interval of a single image is left out, whatever estimated it: `1 [1, 1]` would tell of a
+        certainty that is none.
+        """
+        for name, x in estimates.items():
+            value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
+            self.append(value.of_enough(2))
+            if getattr(x, "per_image", None) is not None:
+                self._per_image.append((model, value.name, value.dataset, x.per_image))
+
+    def of(
+        self,
+        name: str,
+        models: Iterable[str] | None = None,
+        called: Mapping[str, str] | None = None,
+    ) -> list[Value | None]:
+        """The value called `name` of each of the models, None where it has none.
+
+        Args:
+            name: of the value.
+            models: unless given, those that have it.
+            called: model -> what figures call it, where that is not its name.
+        """
+        named = called or {}
+        own = {
+            value.model: replace(value, model=named.get(value.model, value.model))
+            for value in self
+            if value.name == name
+        }
+        return [own.get(model) for model in (own if models is None else models)]
+
+    def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
+        """Values, lower and upper ends of one model's values with these names.
+
+        As `figures.response` draws them.
+        """
+        own = by_model(self).get(model, {})
+        curve = [own[name] for name in names]
+        return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
+
+    def judge(
+        self,
+        captured: Mapping[str, Any],
+        images: Sequence[Any],
+        not_run: Mapping[str, str] | None = None,
+    ) -> Result:
+        """The verdict, with its sources.
+
+        A run keeps what the values take of each image (helpers/claims/per_image.py).
+
+        Args:
+            captured: model -> what `capture_each` kept of it, or anything else with a `source`.
+            images: every set of images behind the values: those that were measured, learnt from and
+                searched.
+            not_run: model -> why it could not be had.
+        """
+        sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
+        once = {str(source): source for source in sources}
+        if folder := os.environ.get(per_image.FOLDER):
+            per_image.write(Path(folder), self._per_image, images)
+        return judge(self.claim, self, list(once.values()), not_run)
+
+
+class RegisteredClaim(Claim):
+    """A claim as `load_registry` gives it to a notebook: it collects values and judges them."""
+
+    def values(self, dataset: str) -> Values:
+        """An empty collection for what is measured of this claim on `dataset`."""
+        return Values(self, dataset)
+
+    def verdict_on(self, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
+        """The verdict that is shown of `model` alone.
+
+        Args:
+            estimates: name -> estimate or plain number; of those that also come with `end` behind
+                their name, that one is taken.
+
+        Raises KeyError for a value that a test on this model names and `estimates` has not.
+        """
+        tests = (*self.criterion.applies, *self.criterion.tests)
+        put = [test for test in tests if test.concerns(model)]
+        names = dict.fromkeys(name for test in put for name in (test.value, test.baseline) if name)
+        own = {name: name + end for name in names}
+        taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
+        values = self.values("")
+        values.add(model, taken)
+        return self.judge(values).shown[""]
+
+    def judge(
+        self,
+        values: Iterable[Value],
+        sources: Sequence[dict] = (),
+        not_run: Mapping[str, str] | None = None,
+    ) -> Result:
+        """The verdict on measured values, see `helpers.claims.result.judge`."""
+        return judge(self, values, sources, not_run)
