@@ -2,20 +2,15 @@
 
 from helpers.models import modeling, posthoc, sinks, trained
 from helpers.models.attention import Attention, TimmAttention, Update
-from helpers.models.backbone import Architecture, Backbone
+from helpers.models.backbone import Backbone
 from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
 from helpers.models.converted import published_head
 from helpers.models.family import ModelUnavailable, portable
 from helpers.models.load import (
     backbone_of,
-    check_name,
-    depth_of,
     known,
     load_backbone,
     published,
-    rounding_noise,
-    sketched,
-    stub_name,
     token_layout,
 )
 from helpers.models.open_clip_family import OpenClipBackbone
@@ -37,7 +32,6 @@ from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
 
 __all__ = [
-    "Architecture",
     "Attention",
     "Backbone",
     "CONTROLS",
@@ -54,8 +48,6 @@ __all__ = [
     "Update",
     "attention_curves",
     "backbone_of",
-    "check_name",
-    "depth_of",
     "end_table",
     "known",
     "load_backbone",
@@ -66,11 +58,8 @@ __all__ = [
     "published",
     "published_head",
     "register_count",
-    "rounding_noise",
     "sink_table",
     "sinks",
-    "sketched",
-    "stub_name",
     "token_layout",
     "trained",
     "trained_alike",

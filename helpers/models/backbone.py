@@ -44,28 +44,6 @@ POINTS = (
 )
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What a model is and what it costs, without its weights.
-
-    Attributes:
-        image_size: (height, width) in pixels.
-        layout: where its tokens stand.
-        depth: blocks; `width`: channels of the residual stream; `widest`: channels of the widest
-            layer of a block.
-        parameters: number of weights.
-        flops: of one image in one forward pass, a multiplication and an addition as two.
-    """
-
-    image_size: tuple[int, int]
-    layout: TokenLayout
-    depth: int
-    width: int
-    widest: int
-    parameters: int
-    flops: int
-
-
 class LayerNames(NamedTuple):
     """What a library calls the layers of its models.
 
@@ -94,8 +72,7 @@ class Backbone(ABC):
             images on.
         interventions: name and arguments of each that is active, the outermost first (see
             helpers/interventions/tokens.py); `own_hooks`: the numbers of their hooks.
-        stands_for: of a stub (see helpers/models/load.py), what its model is like; None for a
-            model itself.
+        source: of a model from a file of weights, which of those in it were read; else "".
     """
 
     name: str
@@ -108,7 +85,7 @@ class Backbone(ABC):
     next_image: int = 0
     interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
     own_hooks: frozenset[int] = frozenset()
-    stands_for: Architecture | None = None
+    source: str = ""
 
     family: ClassVar[str]
     attentions: ClassVar[tuple[type, ...]]  # of which rows can be had
@@ -280,7 +257,8 @@ class Backbone(ABC):
         Its weights by their digest, and not where they lie.
         """
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
-        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
+        read = {"source": self.source} if self.source else {}
+        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys} | read
 
     @property
     def configuration(self) -> str:

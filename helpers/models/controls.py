@@ -71,7 +71,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import UNKNOWN, Family, Framing
+from helpers.models.family import Framing
 from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
@@ -574,14 +574,6 @@ _CHANGES = {
 }
 
 
-def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """'control-...'; their weights are part of them."""
     return wrap_at(name, build_control(name), CONTROL_DATA, framing)
-
-
-FAMILY = Family(
-    (PREFIX,),
-    (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in (*CONTROLS, *FURTHER) else UNKNOWN,
-    _load,
-    lambda: [*CONTROLS, *FURTHER],
-)

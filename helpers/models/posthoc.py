@@ -1,10 +1,6 @@
-"""Registers that were trained into a finished model.
-
-The published checkpoint, and the difference that this project ships.
-
-A model is two files, like those of `helpers.models.trained`: `NAME.safetensors` holds the
-difference, the recipe and the digest of the weights that it belongs to; `NAME.json` is the record
-of its training. The checkpoint itself is read where it always is.
+"""Registers that were trained into a finished model: a published checkpoint, and the difference
+that this project ships with the digest of the weights that it belongs to. Files as those of
+`helpers.models.trained`.
 """
 
 import copy
@@ -21,7 +17,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.foreign import one_line
 from helpers.models import modeling, timm_family, trained
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing
@@ -108,24 +103,14 @@ class PostHoc:
         """Raise ValueError where it cannot be trained."""
         trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if not FREE.fullmatch(self.free):
-            raise ValueError(
-                f"free is {self.free!r}; give registers, ph-reg, blocks:5-6,8, low-rank:4@5-6,8 or "
-                "all"
-            )
+            raise ValueError(f"free is {self.free!r}; give e.g. blocks:5-6,8 or low-rank:4@5-6,8")
         for name in ("neurons", "removed"):
             if not UNITS.fullmatch(getattr(self, name)):
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT, several joined by ','"
-                )
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT,BLOCK:UNIT")
         if self.free == "registers" and (not self.registers or self.tokens == "fixed"):
-            raise ValueError(
-                "free is 'registers', and there is none that learns; free some weights, or give "
-                "registers"
-            )
+            raise ValueError("free is 'registers', and there is none that learns")
         if not self.patches + self.cls + self.labels:
-            raise ValueError(
-                "the weights of patches, cls and labels are all 0: nothing is to be learnt"
-            )
+            raise ValueError("the weights of patches, cls and labels are all 0")
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -167,42 +152,27 @@ class Adapted(nn.Linear):
         return F.linear(x, self.whole(), self.bias)
 
 
-def base_of(recipe: PostHoc, pretrained: bool = True) -> Backbone:
+def base_of(recipe: PostHoc) -> Backbone:
     """The finished model, which nothing changes.
 
-    With random weights where it is not to be `pretrained`.
-
-    Raises ValueError for a model that registers cannot be added to, or that lacks what the recipe
-    names, and what `load_backbone` raises.
+    Raises ValueError for a model that registers cannot be added to, and what `load_backbone`
+    raises.
     """
-    backbone = _base(recipe.base, pretrained)
+    backbone = _base(recipe.base)
     model, layout = backbone.model, backbone.layout
     if type(model) is not VisionTransformer or model.pos_embed is None or layout.distillation:
-        raise ValueError(
-            f"'{recipe.base}' is no plain VisionTransformer of timm with a position embedding; "
-            "choose another base"
-        )
+        raise ValueError(f"'{recipe.base}' is no VisionTransformer of timm with positions")
     if layout.registers:
-        raise ValueError(
-            f"'{recipe.base}' has {layout.registers} registers of its own; choose a base without"
-        )
+        raise ValueError(f"'{recipe.base}' has {layout.registers} registers of its own")
     if recipe.cls and not layout.cls:
         raise ValueError(f"'{recipe.base}' has no [CLS] to match; give cls=0")
-    named = units(recipe.removed)
-    blocks = [*free_blocks(recipe), *(block for block, _ in named)]
-    if blocks and max(blocks) >= backbone.depth:
-        raise ValueError(
-            f"'{recipe.base}' has {backbone.depth} blocks, from 0; there is no block {max(blocks)}"
-        )
-    if recipe.target == "test-time":
-        named = named + units(recipe.neurons)
-    for block, unit in named:
-        if unit >= backbone.hidden(block):
-            raise ValueError(
-                f"block {block} of '{recipe.base}' has {backbone.hidden(block)} units, from 0; "
-                f"there is no {unit}"
-            )
     return backbone
+
+
+def _base(name: str) -> Backbone:
+    own = name.startswith(trained.PREFIXES)
+    load = trained.load_backbone if own else timm_family.load
+    return load(name, True, Framing())
 
 
 def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
@@ -280,14 +250,9 @@ def plain(model: VisionTransformer) -> VisionTransformer:
 
 
 def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
-    """Write what a training changed, in float16.
+    """Write what a training changed in `model`, from `with_registers`, in float16.
 
     NAME -> difference to the checkpoint, or its factors NAME.up and NAME.down.
-
-    Args:
-        model: from `with_registers`, trained.
-
-    Raises ValueError where a number is too large for float16.
     """
     base = base_of(recipe)
     digest = base.weights_hash
@@ -307,70 +272,45 @@ def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
 
 
 def read(path: Path) -> tuple[PostHoc, str | None, dict[str, Tensor]]:
-    """Recipe, digest of the checkpoint's weights, and what was changed in them, in float32.
-
-    Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote.
-    """
+    """Recipe, digest of the checkpoint's weights, and what was changed in them, in float32."""
     recipe, about, changed = trained.read_weights(path, PostHoc)
     return recipe, about.get("base"), changed
 
 
-def load(name: str, pretrained: bool = True) -> Backbone:
+def load(name: str) -> Backbone:
     """The model called `name` in float32, at the size of its base.
 
-    Its architecture with random weights where it is not to be `pretrained`.
-
-    Raises FileNotFoundError; ValueError where the file is damaged or belongs to other weights than
-    those that are here; and what loading the base raises.
+    Raises ValueError where it belongs to other weights than those that are here, and what loading
+    the base raises.
     """
     path = trained.path_of(name)
     recipe, digest, changed = read(path)
-    base = base_of(recipe, pretrained)
-    if pretrained and base.weights_hash != digest:
+    base = base_of(recipe)
+    if base.weights_hash != digest:
         raise ValueError(
             f"{path.name} belongs to other weights of '{recipe.base}' (sha256 {digest}, here "
-            f"{base.weights_hash}); fetch those, or train it again"
+            f"{base.weights_hash})"
         )
     if recipe.registers:
         modeling.add_registers(base.model, recipe.registers, {})
-    if not pretrained:
-        return base
     state = base.model.state_dict()
-    try:
-        for key in (key for key in changed if not key.endswith(".down")):
-            if key.endswith(".up"):
-                own = key.removesuffix(".up")
-                state[own] += changed[key] @ changed[f"{own}.down"]
-            elif state[key].shape == changed[key].shape:
-                state[key] += changed[key]
-            else:
-                raise ValueError(
-                    f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}"
-                )
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} does not fit '{recipe.base}' ({one_line(error, 400)}); train it again"
-        ) from None
+    for key in (key for key in changed if not key.endswith(".down")):
+        if key.endswith(".up"):
+            own = key.removesuffix(".up")
+            state[own] += changed[key] @ changed[f"{own}.down"]
+        elif state[key].shape == changed[key].shape:
+            state[key] += changed[key]
+        else:
+            raise ValueError(f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}")
     for block, unit in units(recipe.removed):
         base.model.blocks[block].mlp.fc2.weight[:, unit] = 0
     return base
 
 
-def _base(name: str, pretrained: bool) -> Backbone:
-    family = trained.FAMILY if name.startswith(trained.PREFIXES) else timm_family.FAMILY
-    if family.refused(name, pretrained):
-        raise ValueError(
-            f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')"
-        )
-    return family.load(name, pretrained, Framing())
-
-
-def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    base = load(name, pretrained)
+def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """'registers-...' or 'registers:PATH'; their weights are part of them."""
+    base = load(name)
     data = trained.DATA
     if not base.name.startswith(trained.PREFIXES):
         data = timm.data.resolve_data_config(pretrained_cfg=base.model.pretrained_cfg)
     return timm_family.wrap_at(name, base.model, data, framing)
-
-
-FAMILY = trained.family_of(PREFIXES, _load)

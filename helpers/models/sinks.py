@@ -1,7 +1,5 @@
-"""Small models that answer at every patch of images which give a reason for an attention sink.
-
-A model is two files, like those of `helpers.models.trained`; its recipe says the task
-(helpers/images/triggers.py).
+"""Small models that answer at every patch of images which give a reason for an attention sink
+(helpers/images/triggers.py); files as those of `helpers.models.trained`.
 """
 
 import math
@@ -76,9 +74,7 @@ class SinkTask:
         """Raise ValueError where it cannot be trained."""
         trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.width % self.heads:
-            raise ValueError(
-                f"width {self.width} must be a multiple of the number of heads {self.heads}"
-            )
+            raise ValueError(f"{self.heads} heads must divide width {self.width}")
 
 
 class SigmoidAttention(Attention):
@@ -97,12 +93,7 @@ class SigmoidAttention(Attention):
 
 
 def build(recipe: SinkTask) -> VisionTransformer:
-    """The untrained model of a recipe, seeded.
-
-    Models with the same seed start equal to the bit in all that both have.
-
-    It returns three numbers at each token (image, token, 3).
-    """
+    """The untrained model of a recipe, seeded as `trained.build`; it returns (image, token, 3)."""
     return trained.twin_of(
         recipe,
         img_size=SIDE,
@@ -116,23 +107,18 @@ def build(recipe: SinkTask) -> VisionTransformer:
 
 
 def load(name: str) -> tuple[VisionTransformer, SinkTask]:
-    """The model called `name` in float32, and its recipe.
-
-    Raises as `helpers.models.trained.load`.
-    """
-    return trained.read(trained.path_of(name), SinkTask, lambda recipe, _: build(recipe))
-
-
-def task_of(name: str) -> str | None:
-    """The task that the model called `name` was trained on; None for other models.
-
-    Raises as `load`.
-    """
-    return load(name)[1].task if name.startswith(PREFIXES) else None
+    """The model called `name` in float32, and its recipe."""
+    recipe, _, weights = trained.read_weights(trained.path_of(name), SinkTask)
+    model = build(recipe)
+    model.load_state_dict(weights)
+    return model, recipe
 
 
-def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """'sinks-...' or 'sinks:PATH'; their weights are part of them."""
     return wrap_at(name, load(name)[0], trained.DATA, framing)
 
 
-FAMILY = trained.family_of(PREFIXES, _load)
+def task_of(name: str) -> str | None:
+    """The task that the model called `name` was trained on; None for other models."""
+    return load(name)[1].task if name.startswith(PREFIXES) else None

@@ -4,7 +4,6 @@ ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Percep
 whatever else is one of its classes.
 """
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.foreign import reading
 from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
 from helpers.models.backbone import (
     NORMALISED,
@@ -30,8 +28,9 @@ from helpers.models.backbone import (
     on_output,
     replace_input,
 )
-from helpers.models.family import REPOSITORY, UNKNOWN, Family, Framing, loading, located
+from helpers.models.family import Framing, loading
 from helpers.models.tokens import TokenLayout
+from helpers.settings import nearest
 
 
 class TimmBackbone(Backbone):
@@ -103,7 +102,7 @@ class RotaryBackbone(TimmBackbone):
         if any(layer is not None and type(layer) is not nn.Linear for layer in layers):
             raise ValueError(
                 f"block {block} of '{self.name}' projects queries and keys by an adapter; merge it "
-                "first, as load_backbone does"
+                "first"
             )
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
@@ -135,10 +134,9 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
     another class.
     """
     if not isinstance(model, VisionTransformer | Eva):
-        raise ValueError(
-            f"'{name}' is {type(model).__name__}, no Vision Transformer of timm; choose one of its "
-            "vit_*, deit*, eva*"
-        )
+        raise ValueError(f"'{name}' is {type(model).__name__}, no Vision Transformer of timm")
+    if (channels := next(model.patch_embed.parameters()).shape[1]) != 3:
+        raise ValueError(f"'{name}' takes images of {channels} channels, not 3")
     size = model.patch_embed.img_size
     layout = TokenLayout(
         model.patch_embed.grid_size,
@@ -174,51 +172,43 @@ def wrap_at(
     return backbone
 
 
-def refused(name: str, pretrained: bool) -> str:
-    """As in `Family`; for a path or a repository the form in which it is named."""
-    form, path, (file, at, _) = "", located(name), name.rpartition("@")
-    if name in timm.list_models() or name in timm.list_pretrained():
-        return ""
-    if os.path.isfile(path):
-        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
-    elif at and os.path.isfile(located(file)):
-        form = f"'file:{name}'"
-    elif name and os.path.isfile(path / "config.json"):
-        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
-    elif REPOSITORY.fullmatch(name):
-        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
-    return f"{UNKNOWN} '{name}'; give {form}" if form else UNKNOWN
+def names() -> list[str]:
+    """The plain Vision Transformers of timm with published weights."""
+    return [name for name in timm.list_pretrained() if is_plain(name)]
 
 
-def _names() -> list[str]:
-    return [name for name in timm.list_pretrained() if is_plain(name.partition(".")[0])]
-
-
-def is_plain(arch: str) -> bool:
-    """Whether timm's architecture `arch` is a Vision Transformer of a class known here."""
+def is_plain(name: str) -> bool:
+    """Whether timm's architecture is a Vision Transformer of a class known here."""
+    arch = name.partition(".")[0]
     return timm.models.is_model_in_modules(arch, ["vision_transformer", "deit", "eva"])
 
 
-def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    if not is_plain(name.partition(".")[0]):
-        raise ValueError(
-            f"'{name}' is not a plain Vision Transformer: one grid of patches, global attention, "
-            "no relative position bias; choose such a one of timm's vit_*, deit*, eva*, flexivit_*"
-        )
+def require_plain(name: str) -> None:
+    """Raise ValueError where timm has no such Vision Transformer of a class known here."""
+    known = timm.list_pretrained() if "." in name else timm.list_models()
+    if name not in known:
+        raise ValueError(f"unknown model '{name}'; {nearest(name, known)}")
+    if not is_plain(name):
+        raise ValueError(f"'{name}' is no plain Vision Transformer of timm")
+
+
+def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """The model of timm that is called `name`."""
+    require_plain(name)
     return create(name, name, pretrained, framing)
 
 
 def create(name: str, source: str, pretrained: bool, framing: Framing, **options: Any) -> Backbone:
-    """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model."""
-    with torch.device("meta"):  # the architecture without memory, before anything is downloaded
-        with reading(f"the architecture of '{name}'", "give one that timm makes"):
-            sketch = timm.create_model(source)
-    data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
-    size = framing.fitted(name, sketch.patch_embed.patch_size)
+    """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model.
+
+    Raises ValueError for another architecture, before its weights are fetched.
+    """
     with loading(name):
+        with torch.device("meta"):
+            sketch = timm.create_model(source)
+        require_plain(sketch.pretrained_cfg["architecture"])
+        data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
+        size = framing.fitted(name, sketch.patch_embed.patch_size)
         model = timm.create_model(source, pretrained=pretrained, img_size=size, **options)
     resized = size is not None and size != sketch.patch_embed.img_size
     return wrap_timm(name, model, framing.recipe(data, resized), pretrained)
-
-
-FAMILY = Family(prefixes=(), forms=("a timm name",), refused=refused, load=_load, names=_names)

@@ -1,16 +1,13 @@
-"""The models that this project trained: architecture from their recipe, weights, and record.
-
-A model is two files: `NAME.safetensors`, whose metadata hold the recipe, and `NAME.json`, the
-record (recipe, history of the training, device, time, energy). Both lie in `helpers/weights` for
-the models that are shipped; 'scratch:PATH' reads any other.
+"""The models that this project trained: `NAME.safetensors`, whose metadata hold the recipe, and
+`NAME.json`, the record (recipe, history of the training, device, time, energy). Both lie in
+`helpers/weights` for the models that are shipped; 'scratch:PATH' reads any other.
 """
 
 import itertools
 import json
-import math
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from glob import escape
@@ -18,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from helpers.files import digest_of, written_whole
-from helpers.foreign import one_line
+from helpers.files import digest_of, write_text, written_whole
 from helpers.models.backbone import Backbone
 from helpers.models.controls import CONTROL_DATA
-from helpers.models.family import UNKNOWN, Family, Framing, located
+from helpers.models.family import Framing, located
 from helpers.models.timm_family import wrap_at
 from helpers.settings import check_choice
 
@@ -110,15 +106,11 @@ class Recipe:
         check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.image_size % self.patch_size or self.width % self.heads:
             raise ValueError(
-                f"image size {self.image_size} must be a multiple of the patch size "
-                f"{self.patch_size}, "
-                f"and width {self.width} one of the number of heads {self.heads}"
+                f"patch size {self.patch_size} must divide image size {self.image_size}, and "
+                f"{self.heads} heads width {self.width}"
             )
         if self.batch_size % 2:
-            raise ValueError(
-                f"batch_size is {self.batch_size}; give an even number, since mixing takes images "
-                "in pairs"
-            )
+            raise ValueError(f"batch_size is {self.batch_size}; mixing takes images in pairs")
 
 
 def check_fields(
@@ -130,24 +122,19 @@ def check_fields(
     """Raise ValueError where a field of a recipe, a dataclass, is out of range.
 
     A text in `choices` is one of them; of numbers, `shares` end at 1, whole ones begin at 1 but for
-    those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not more than steps +
-    1.
+    those in `from_zero`, all others at 0.
     """
     for field in fields(recipe):
         name, value = field.name, getattr(recipe, field.name)
         if field.type is not str:
             least = int(field.type is int and name not in from_zero)
-            most = 1 if name in shares else math.inf
-            if not least <= value <= most or value == math.inf:
-                end = " and at most 1" if most == 1 else ""
-                raise ValueError(f"{name} is {value}; give at least {least}{end}")
+            most = 1 if name in shares else sys.float_info.max
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}; give {least} to {most:g}")
         elif name in choices:
             check_choice(name, value, choices[name])
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
-        raise ValueError(
-            f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at "
-            "most steps + 1"
-        )
+        raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps")
 
 
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
@@ -190,21 +177,6 @@ def names(prefix: str = SHIPPED) -> list[str]:
     return sorted(path.stem for path in WEIGHTS.glob(f"{prefix}*.safetensors"))
 
 
-def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Family:
-    """Models called by prefixes[0] where they are shipped, by prefixes[1] and a path elsewhere."""
-    shipped, file = prefixes
-
-    def refused(name: str, pretrained: bool) -> str:
-        if os.path.isfile(path := path_of(name)):
-            return ""
-        if not name.startswith(file):
-            return UNKNOWN
-        return f"there is no file {str(path)!r}; `python -m helpers train` makes such models"
-
-    forms = f"'{shipped}...'", f"'{file}PATH'"
-    return Family(prefixes, forms, refused, load, partial(names, shipped))
-
-
 def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:
     """The name of a model trained by the preset `label`.
 
@@ -221,15 +193,11 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
 
     No `seeds` are those for which a member with each of `registers` is here.
 
-    Raises ValueError where `name` is not called like a model without registers, or a model of its
-    family is not there.
+    Raises ValueError where a model of the family is not there.
     """
     head, count, tail = _called(name)
     if count != "0":
-        raise ValueError(
-            f"{name!r} names no family of trained models; give its member without registers, such "
-            "as 'scratch-reg0'"
-        )
+        raise ValueError(f"{name!r} is no trained model without registers, such as 'scratch-reg0'")
     registers, seeds = list(registers), list(seeds)
     if not seeds:
         here = [
@@ -241,11 +209,7 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
         for seed, count in itertools.product(seeds, registers)
     }
     if missing := [member for member in members.values() if not path_of(member).is_file()]:
-        raise ValueError(
-            f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its "
-            "family); train it with `python -m helpers train`, or leave its number of registers or "
-            "its seed out"
-        )
+        raise ValueError(f"the weights of {missing[0]!r} are not there; train it, or leave it out")
     return members
 
 
@@ -255,13 +219,9 @@ def of_every_seed(name: str) -> Members:
     Raises ValueError where `name` is not called like a model trained here, or is not there.
     """
     head, count, tail = _called(SEED.sub("", name))
-    if not count:
-        raise ValueError(f"{name!r} names no trained model; give one, such as 'scratch-reg0'")
-    if not (path := path_of(name)).is_file():
-        raise ValueError(
-            f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
-            "leave it out"
-        )
+    path = path_of(name)
+    if not count or not path.is_file():
+        raise ValueError(f"{name!r} is no trained model that is here, such as 'scratch-reg0'")
     first = path.with_stem(SEED.sub("", path.stem))
     beside = first.parent.glob(f"{escape(first.stem)}-seed*.safetensors")
     found = (file.stem.removeprefix(f"{first.stem}-seed") for file in beside)
@@ -277,7 +237,7 @@ def _called(name: str) -> tuple[str, str, str]:
 
     Empty for another name.
     """
-    called = re.fullmatch(r"(.*)reg(\d+)((?:\.safetensors)?)", name, flags=re.S)
+    called = re.fullmatch(r"(.*)reg(\d+)((?:\.safetensors)?)", name)
     if not called or not name.startswith((*PREFIXES, *ADDED, *SINKS)):
         return "", "", ""
     return called.groups()
@@ -295,10 +255,7 @@ def path_of(name: str) -> Path:
 
 
 def save(path: Path, model: nn.Module, recipe: Any) -> None:
-    """Write the weights in float16, the recipe beside them in the file's metadata.
-
-    Raises ValueError where a weight is too large for float16.
-    """
+    """Write the weights in float16, the recipe beside them in the file's metadata."""
     write_weights(path, model.state_dict(), recipe)
 
 
@@ -318,92 +275,45 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], recipe: Any, **abou
 
 
 def read_weights(path: Path, kind: type) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
-    """Recipe, of the class `kind`, metadata, and weights in float32 of a file of `write_weights`.
-
-    Raises FileNotFoundError, or ValueError where it is no such file.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"there is no model at {path}; train it with `python -m helpers train`"
-        )
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            weights = {key: file.get_tensor(key).float() for key in file.keys()}
-        if not isinstance(entries := json.loads(about.get("recipe", "null")), dict):
-            raise ValueError("it has no recipe")
-        return kind(**entries), about, weights
-    except (SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} is not a checkpoint of this project ({error}); train it again"
-        ) from None
+    """Recipe, of the class `kind`, metadata, and weights in float32, of what was written."""
+    with safe_open(path, "pt") as file:
+        about = file.metadata() or {}
+        weights = {key: file.get_tensor(key).float() for key in file.keys()}
+    if "recipe" not in about:
+        raise ValueError(f"{path.name} has no recipe: it was not trained here")
+    return kind(**json.loads(about["recipe"])), about, weights
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a training (see `record`); numbers with six digits."""
     text = json.dumps(record, allow_nan=False)
     rounded = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
-    with written_whole(path) as new:
-        new.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(rounded, indent=1) + "\n")
 
 
 def load(name: str) -> tuple[VisionTransformer, Recipe]:
-    """The model called `name` in float32, and its recipe.
-
-    Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its
-    weights do not fit its recipe.
-    """
-    return read(
-        path_of(name),
-        Recipe,
-        lambda recipe, weights: build(recipe, classes=len(weights.get("head.bias", ()))),
-    )
-
-
-def read(
-    path: Path, kind: type, build: Callable[[Any, Mapping[str, Tensor]], VisionTransformer]
-) -> tuple[VisionTransformer, Any]:
-    """The model in a file of `save` in float32, and its recipe.
-
-    Args:
-        kind: of recipe.
-        build: (recipe, weights of the file) -> the model that they belong to.
-
-    Raises as `load`.
-    """
-    recipe, _, weights = read_weights(path, kind)
-    model = build(recipe, weights)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = one_line(error, 400).partition(": ")[2][:160]
-        raise ValueError(
-            f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again"
-        ) from None
+    """The model called `name` in float32, and its recipe."""
+    recipe, _, weights = read_weights(path_of(name), Recipe)
+    model = build(recipe, classes=len(weights.get("head.bias", ())))
+    model.load_state_dict(weights)
     return model, recipe
 
 
-def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """'scratch-...' or 'scratch:PATH'; their weights are part of them."""
     return wrap_at(name, load(name)[0], DATA, framing)
-
-
-FAMILY = family_of(PREFIXES, _load)
 
 
 def record(name: str) -> dict[str, Any]:
     """How a model came to be: `recipe`, `history` (one entry a checkpoint), `provenance`.
 
-    Raises FileNotFoundError, or ValueError where it is no record, or weights lie beside it that are
-    not the ones it tells of.
+    Raises ValueError where the weights beside it are not those that it tells of.
     """
     path = path_of(name).with_suffix(".json")
     data = read_record(path)
     weights = path.with_suffix(".safetensors")
     if weights.is_file() and digest_of(weights.read_bytes()) != data["provenance"]["weights"]:
-        raise ValueError(
-            f"{path.name} does not tell of the weights beside it (another sha256); delete both and "
-            "train again"
-        )
+        raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256)")
     return data
 
 
@@ -422,10 +332,7 @@ def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str
         if path.stem == name_of(label, recipe["registers"], recipe["seed"], prefix):
             recorded[recipe["registers"], recipe["seed"]] = data
     if not recorded:
-        raise ValueError(
-            f"no training of the preset {label!r} is recorded; run `python -m helpers train "
-            f"{label}`, or leave it out"
-        )
+        raise ValueError(f"no training of the preset {label!r} is recorded")
     return dict(sorted(recorded.items()))
 
 
@@ -443,14 +350,5 @@ def changes(recipe: Mapping[str, Any], plain: Any = Recipe()) -> str:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record in a file. Raises as `record`, whatever weights lie beside it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"recipe", "history", "provenance"} - set(data)
-        if missing or "weights" not in data["provenance"]:
-            raise ValueError(f"it has no {min(missing, default='sha256 of the weights')}")
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} is not the record of a training ({error}); delete it and train again"
-        ) from None
-    return data
+    """The record in a file, whatever weights lie beside it."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -33,18 +33,11 @@ from helpers.models import (
     CONTROL_DATA,
     ModelUnavailable,
     TokenLayout,
-    check_name,
     known,
     load_backbone,
-    rounding_noise,
-    timm_family,
     wrap_timm,
 )
-from helpers.models import family as weights_hub
-from helpers.models import load as registry
 from helpers.models import trained as scratch
-from helpers.models.controls import build_control
-from helpers.models.family import UNKNOWN, Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 ROWS = (AttentionEntropy, QKVNorms)  # what needs rows of attention, or what they are made of
@@ -188,82 +181,35 @@ def test_models_trained_by_anyone_go_by_their_path(tmp_path):
 # Names
 # --------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "name, nearest",
-    [
-        ("vit_tiny_patch16_224.augreg_in21k_ft_in2k", TINY),
-        ("vit_base_patch14_dinov2.lvd142n", "vit_base_patch14_dinov2.lvd142m"),
-        ("open_clip:ViT-B-32/opena", "open_clip:ViT-B-32/openai"),
-        ("open_clip:ViT-B-32", "open_clip:ViT-B-32/openai"),
-        ("control-contents", "control-content"),
-        ("scratch-reg3", "scratch-reg4"),
-        ("vit_tiny", "vit_tiny_patch16_224.augreg_in21k"),
-    ],
-)
-def test_unknown_names_get_the_nearest(name, nearest):
-    assert not known(name) and known(nearest)
-    with pytest.raises(ValueError, match=f"unknown model '{name}'; did you mean '{nearest}'"):
-        check_name(name)
-    with pytest.raises(ValueError, match="unknown model"):
-        load_backbone(name)
-
-
-@pytest.mark.parametrize("name", ["gcvit_tiny.in1", "open_clip:RN50/openaj", "tiny_vit_5m_224.in1"])
-def test_what_is_no_plain_vision_transformer_is_no_answer(name):
-    with pytest.raises(ValueError) as error:
-        check_name(name)
-    hint = str(error.value).partition("; ")[2]
-    assert not any(other in hint for other in ("gcvit", ":RN50", "tiny_vit"))
-
-
-NO_PLAIN = {
-    "resnet50.a1_in1k": "not a plain Vision Transformer",
-    "swin_tiny_patch4_window7_224": "not a plain Vision Transformer",
-    "open_clip:RN50/openai": "not a Vision Transformer",
-    "open_clip:ViT-B-16-SigLIP/webli": "vision tower of .* is timm's 'vit_base_patch16_siglip_224'",
-}
-SIZES = [
-    ("vit_small_patch14_dinov2", 225, "225x225 .* 14x14 of 'vit_small_.*'; use 224 or 238"),
-    ("vit_tiny_patch16_224", (224, 230), "224x230 .*; use 224 and 224 or 240"),
-    ("vit_tiny_patch16_224", 5, "5x5 .*; use 16$"),
-    ("vit_tiny_patch16_224", 0, "0x0 .*; use 16$"),
-    ("vit_tiny_patch16_224", -20, "-20x-20 .*; use 16$"),
-    ("open_clip:ViT-B-32/openai", 225, "225x225 .*; use 224 or 256"),
-    ("control-clean", 225, "225x225 .*; use 224 or 240"),
-    ("scratch-reg0", 100, "100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
-]
-FORMS = "unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or 'sinks:PATH'"
-REFUSED = [
-    ("%%", {}, FORMS),
-    ("torchvision:vit_b_17", {}, "did you mean 'torchvision:vit_b_1"),
-    ("torchvision:resnet18", {}, "unknown"),
-    ("transformers:.", {}, "no config.json in '.'; give the folder of a saved model"),
-    ("local-dir:.", {}, "no config.json in '.'; give the folder of a model that timm saved"),
-    ("hf-hub:model", {}, "'hf-hub:model' names no repository; give 'hf-hub:OWNER/NAME'"),
-    (
-        "control-clean",
-        {"name": "mine"},
-        "has a name and a recipe of its own; give name and data fo",
-    ),
-    ("sinks-nothing", {}, "unknown model 'sinks-nothing'"),
+REFUSED = [  # name, options, and the value that is named
+    ("vit_tiny_patch16_224.augreg_in21k_ft_in2k", {}, f"did you mean '{TINY}'"),
     ("vit_tiny_patch16_244", {}, "did you mean 'vit_tiny_patch16_224'"),
-    *(
-        (f"{kind}:a.safetensors", {}, "no file 'a.safetensors'; `python -m helpers train` makes s")
-        for kind in ("scratch", "registers", "sinks")
-    ),
-    *((name, {"image_size": size}, f"image size {message}") for name, size, message in SIZES),
-    # With weights: before anything is fetched.
-    *((name, {"pretrained": True}, message) for name, message in NO_PLAIN.items()),
-    *((name, {"pretrained": False}, message) for name, message in NO_PLAIN.items()),
+    ("open_clip:ViT-B-32/opena", {}, "did you mean 'openai'"),
+    ("open_clip:ViT-B-33/openai", {}, "did you mean 'ViT-B-32'"),
+    ("open_clip:RN50/openai", {}, "RN50"),
+    ("open_clip:ViT-B-16-SigLIP/webli", {}, "vit_base_patch16_siglip_224"),
+    ("control-contents", {}, "control-contents"),
+    ("resnet50.a1_in1k", {}, "resnet50.a1_in1k"),
+    ("control-clean", {"name": "mine"}, "control-clean"),
+    ("file:mine.pth", {}, "file:mine.pth"),
+    ("vit_small_patch14_dinov2", {"image_size": 225}, "225x225 .* 14x14 of 'vit_small_"),
+    ("open_clip:ViT-B-32/openai", {"image_size": 225}, "225x225"),
+    ("control-clean", {"image_size": 0}, "0x0"),
+    ("scratch-reg0", {"image_size": 100}, "100x100"),
 ]
 
 
-@pytest.mark.parametrize("name, options, message", REFUSED)
-def test_names_and_options_that_are_refused(hub, name, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+@pytest.mark.parametrize("name, options, value", REFUSED)
+def test_names_and_options_that_are_refused(hub, name, options, value):
+    """Before anything is fetched."""
+    with pytest.raises(ValueError, match=value):
         load_backbone(name, **options)
-    assert "\n" not in str(error.value)
+
+
+def test_names_that_are_known():
+    for name in (TINY, "vit_tiny_patch16_224", "control-clean", "file:a@b", "open_clip:a/b"):
+        assert known(name)
+    assert not known("module:vit_tiny_patch16_224") and not known("vit_tiny")
 
 
 @pytest.mark.parametrize(
@@ -301,12 +247,8 @@ def test_each_reducer_refuses_by_itself_what_an_unusual_block_does_not_show(name
     ]
     for reducer in reducers:
         if type(reducer) in refused:
-            with pytest.raises(
-                ValueError, match=f"^{type(reducer).__name__} has nothing to read: block .*; choose"
-            ) as error:
+            with pytest.raises(ValueError, match=block if type(reducer) in ROWS else "block [01]"):
                 capture(backbone, x, [reducer])
-            assert "\n" not in str(error.value)
-            assert type(reducer) not in ROWS or block in str(error.value)
         else:
             capture(backbone, x, [reducer])
     with pytest.raises(ValueError, match=block):
@@ -322,66 +264,28 @@ def test_gated_attention_has_rows_and_no_sum_of_contributions():
         1,
         5,
     )
-    with pytest.raises(
-        ValueError,
-        match="ClsParts has nothing to read: block 0 of 'gated' gates what its attention returns",
-    ):
+    with pytest.raises(ValueError, match="block 0 of 'gated' gates"):
         capture(backbone, torch.ones(1, 3, 32, 32), [ClsParts()])
 
 
 def test_without_open_clip_the_rest_is_there(monkeypatch):
-    """Names are read and looked up without it; one of its own asks for it."""
+    """One of its own asks for it."""
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    assert known("control-clean") and known(TINY) and load_backbone("scratch-reg0").width == 64
-    with pytest.raises(
-        ValueError,
-        match=f"unknown model 'vit_tiny_patch16_224.augreg_in21k_ft_in2k'; did you mean '{TINY}'",
-    ):
-        check_name("vit_tiny_patch16_224.augreg_in21k_ft_in2k")
+    assert load_backbone("scratch-reg0").width == 64
     with pytest.raises(ImportError, match="open_clip"):
         load_backbone("open_clip:ViT-B-32/openai")
-
-
-def test_a_family_is_one_entry(monkeypatch):
-    """What has its prefix is read by it, and its names are suggested."""
-    wrapped = []
-
-    def load(name, pretrained, framing):
-        wrapped.append((name, pretrained, framing))
-        return timm_family.wrap_at(name, build_control("control-clean"), CONTROL_DATA, framing)
-
-    names = ["mine:one", "mine:two"]
-    family = Family(
-        ("mine:",),
-        ("'mine:...'",),
-        lambda name, _: "" if name in names else UNKNOWN,
-        load,
-        lambda: names,
-    )
-    monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
-    assert known("mine:two") and not known("mine:three")
-    assert load_backbone("mine:two", image_size=64).layout.grid == (4, 4)
-    assert wrapped == [("mine:two", True, ((64, 64), False, False))]
-    with pytest.raises(ValueError, match="unknown model 'mine:tw'; did you mean 'mine:two'?"):
-        load_backbone("mine:tw")
-    with pytest.raises(ValueError, match="'sinks:PATH' or 'mine:...'$"):
-        check_name("%%")
 
 
 # Weights
 # --------------------------------------------------------------------------------------------------
 
 
-def test_weights_that_are_not_here(hub, monkeypatch):
-    """A user who works offline stays so, and no hub is asked."""
-    monkeypatch.setattr(weights_hub, "_hub_answers", lambda: pytest.fail("asked"))
-    for name in (TINY, TINY, "open_clip:ViT-B-32/openai"):
-        with pytest.raises(
-            ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache"
-        ) as caught:
-            load_backbone(name)
-        assert isinstance(caught.value, LookupError) and "\n" not in str(caught.value)
-        assert huggingface_hub.constants.HF_HUB_OFFLINE
+@pytest.mark.parametrize(
+    "name", [TINY, "open_clip:ViT-B-32/openai", "hf-hub:a/b@v1", "transformers:a/b"]
+)
+def test_weights_that_are_not_here(hub, name):
+    with pytest.raises(ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache"):
+        load_backbone(name)
 
 
 def test_gated_weights_are_named(monkeypatch):
@@ -429,16 +333,13 @@ def test_weights_hash_sees_one_weight_and_nothing_else(weights):
     assert third.weights_hash != first.weights_hash
 
 
-def changed(key, value):
-    def write(path, weights):
-        save_file(weights | {key: torch.full_like(weights[key], value)}, path)
-
-    return write
-
-
 def truncated(path, weights):
     save_file(weights, path)
     path.write_bytes(path.read_bytes()[:1_000_000])
+
+
+def not_finite(path, weights):
+    save_file(weights | {"norm.bias": weights["norm.bias"] / 0}, path)
 
 
 def of_another_model(path, weights):
@@ -446,19 +347,10 @@ def of_another_model(path, weights):
     save_file(own, path)
 
 
-@pytest.mark.parametrize(
-    "write, reason",
-    [
-        (changed("blocks.3.mlp.fc1.bias", float("nan")), "NaN or infinity in 'blocks.3.mlp.fc1.b"),
-        (changed("norm.bias", float("inf")), "NaN or infinity in 'norm.bias'; fetch or train them"),
-        (truncated, "do not load"),
-        (of_another_model, "do not load: .*blocks.1"),
-    ],
-    ids=["nan", "infinity", "truncated", "another model"],
-)
-def test_damaged_weights_are_refused(hub, weights, write, reason):
+@pytest.mark.parametrize("write", [not_finite, truncated, of_another_model])
+def test_damaged_weights_are_refused(hub, weights, write):
     hub(f"timm/{TINY}", "model.safetensors", lambda path: write(path, weights))
-    with pytest.raises(ValueError, match=f"the weights of '{TINY}' .*{reason}"):
+    with pytest.raises(ValueError, match=TINY):
         load_backbone(TINY)
 
 
@@ -488,7 +380,7 @@ def test_pickles_are_refused_and_not_run(
 ):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
     hub(repository, filename, write)
-    with pytest.raises(ValueError, match=f"the weights of '{name}' do not load: .*weights.only"):
+    with pytest.raises(ValueError, match=name):
         load_backbone(name)
     assert not (tmp_path / "ran").exists()
 
@@ -516,13 +408,6 @@ def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
 
 # Images
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "cuda:-1", "gpu"])
-def test_a_device_that_is_not_there(monkeypatch, device):
-    monkeypatch.setattr("helpers.models.controls.build_control", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(ValueError, match=f"^there is no device '{device}' here; use device='cpu'$"):
-        load_backbone("control-clean", device=device)
 
 
 def test_preprocessing_keeps_mean_and_std_and_shows_all_of_an_image_at_another_size():
@@ -590,65 +475,6 @@ def test_relative_boxes_carry_over_where_the_whole_image_is_shown(tiny_clip, nam
     torch.testing.assert_close(
         whole.preprocess(white), recipe.preprocess(white)
     )  # mean and standard deviation stay
-
-
-# A hub out of reach, and rounding
-# --------------------------------------------------------------------------------------------------
-
-
-def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch, tmp_path):
-    """One time-out says nothing of the next model; a hub that is out of reach is not waited for
-    with every model."""
-    constants = huggingface_hub.constants
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(weights_hub, "_silent", False)
-    asked, answers = [], []
-
-    def timed_out(*args, **kwargs):
-        asked.append(constants.HF_HUB_OFFLINE)
-        raise huggingface_hub.errors.LocalEntryNotFoundError("time-out")
-
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", timed_out)
-    monkeypatch.setattr(weights_hub, "_hub_answers", lambda: answers.pop(0))
-    for there, offline in (
-        (None, False),
-        (False, True),
-        (True, False),
-        (True, False),
-        (False, True),
-    ):
-        asked.clear()
-        answers[:] = [there]
-        with pytest.raises(ModelUnavailable, match="no network"):
-            load_backbone(TINY)
-        assert asked and set(asked) == {offline} and not constants.HF_HUB_OFFLINE
-        assert answers == ([None] if there is None else [])
-
-
-def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():
-    picture = Image.effect_noise((64, 64), 80).convert("RGB")
-
-    def loaded():
-        backbone = load_backbone("control-content")
-        return [backbone.preprocess(picture), *backbone.model.state_dict().values()]
-
-    def same(one, other):
-        return all(map(torch.equal, one, other))
-
-    plain = loaded()
-    with rounding_noise(0):
-        first = loaded()
-        with rounding_noise(1):
-            other = loaded()
-        assert same(loaded(), first)
-    assert same(loaded(), plain)
-    assert not same(first, other) and not torch.equal(first[0], other[0])
-    for noisy in (first, other):
-        for moved, still in zip(noisy, plain, strict=True):
-            assert torch.equal(moved == 0, still == 0)
-            relative = ((moved.double() - still) / still)[still != 0].abs()
-            assert ((0.4 * 2**-23 < relative) & (relative < 2.1 * 2**-23)).all()
 
 
 @pytest.mark.parametrize("name", ["control-clean", "vit_tiny_patch16_224", "open_clip:ViT-B-32"])

@@ -79,35 +79,26 @@ def tell(weights, recipe, **provenance):
 
 
 @pytest.mark.parametrize(
-    "recipe, change, message",
+    "recipe, change",
     [
-        (TINY, {"image_size": 60}, "image size 60 must be a multiple of the patch size 8"),
-        (TINY, {"width": 18, "heads": 4}, "width 18 one of the number of heads 4"),
-        (TINY, {"pool": "max"}, "pool is 'max'; choose one of token, avg"),
-        (TINY, {"objective": "none"}, "objective is 'none'; choose one of supervised, self-disti"),
-        (TINY, {"batch_size": 3}, "batch_size is 3; give an even number"),
-        (TINY, {"batch_size": 0}, "batch_size is 0; give at least 1"),
-        (TINY, {"registers": -1}, "registers is -1; give at least 0"),
-        (TINY, {"lr": float("nan")}, "lr is nan; give at least 0"),
-        (TINY, {"lr": float("inf")}, "lr is inf"),
-        (TINY, {"ema": 1.5}, "ema is 1.5; give at least 0 and at most 1"),
-        (TINY, {"checkpoints": 1}, "1 checkpoints of 4 steps; take at least 2"),
-        (TINY, {"checkpoints": 6}, r"6 checkpoints of 4 steps; .* at most steps \+ 1"),
-        (SINK, {"width": 15}, "width 15 must be a multiple of the number of heads 2"),
-        (SINK, {"attention": "none"}, "attention is 'none'; choose one of softmax, sigmoid"),
-        (SINK, {"optimizer": "adam"}, "optimizer is 'adam'; choose one of adamw, sgd"),
-        (SINK, {"task": "loud"}, "task is 'loud'; choose one of quiet, broadcast"),
-        (SINK, {"cls": 2}, "cls is 2; give at least 0 and at most 1"),
-        (ADDED, {"target": "none"}, "target is 'none'; choose one of own, test-time, mean, median"),
-        (ADDED, {"free": "some"}, "free is 'some'; give registers"),
-        (ADDED, {"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
-        (ADDED, {"free": "registers", "registers": 0}, "there is none that learns"),
-        (ADDED, {"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
-        (ADDED, {"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
+        (TINY, {"image_size": 60}),
+        (TINY, {"heads": 3}),
+        (TINY, {"pool": "max"}),
+        (TINY, {"batch_size": 3}),
+        (TINY, {"registers": -1}),
+        (TINY, {"lr": float("nan")}),
+        (TINY, {"lr": float("inf")}),
+        (TINY, {"ema": 1.5}),
+        (TINY, {"checkpoints": 6}),
+        (SINK, {"width": 15}),
+        (SINK, {"task": "loud"}),
+        (ADDED, {"free": "some"}),
+        (ADDED, {"neurons": "7"}),
+        (ADDED, {"free": "registers", "registers": 0}),
     ],
 )
-def test_a_recipe_that_cannot_be_trained_is_refused(recipe, change, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_recipe_that_cannot_be_trained_is_refused(recipe, change):
+    with pytest.raises(ValueError, match=f"{next(iter(change.values()))}"):
         replace(recipe, **change)
 
 
@@ -166,12 +157,6 @@ def test_weights_that_half_precision_does_not_hold_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_left_where_writing_fails(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "new" / "a.json", {"loss": float("nan")})
-    assert list(tmp_path.iterdir()) == []
-
-
 def rewrite(path, recipe=None, **tensors):
     """The file with other metadata (none where the recipe is None) or other tensors."""
     save_file(
@@ -181,68 +166,11 @@ def rewrite(path, recipe=None, **tensors):
     )
 
 
-DAMAGES = {
-    "not safetensors": (
-        lambda path: path.write_text("weights"),
-        "is not a checkpoint of this project .*; train it again",
-    ),
-    "empty": (
-        lambda path: path.write_bytes(b""),
-        "is not a checkpoint of this project .*; train it again",
-    ),
-    "truncated": (
-        lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        "is not a checkpoint of this project .*; train it ag",
-    ),
-    "without a recipe": (
-        rewrite,
-        "is not a checkpoint of this project .it has no recipe.; train it again",
-    ),
-    "no recipe but a list": (lambda path: rewrite(path, [1]), "it has no recipe"),
-    "unknown key": (
-        lambda path: rewrite(path, asdict(TINY) | {"colour": 1}),
-        "not a checkpoint .*'colour'.*; train it again",
-    ),
-    "impossible recipe": (
-        lambda path: rewrite(path, asdict(TINY) | {"depth": 0}),
-        "not a checkpoint .*depth is 0.*; train it",
-    ),
-    "deeper recipe": (
-        lambda path: rewrite(path, asdict(replace(TINY, registers=2, depth=3))),
-        "do not fit .*blocks.2.norm1",
-    ),
-    "fewer registers": (
-        lambda path: rewrite(path, asdict(TINY)),
-        "do not fit .*Unexpected key.*reg_token",
-    ),
-    "other shape": (
-        lambda path: rewrite(
-            path, asdict(replace(TINY, registers=2)), **{"norm.bias": torch.zeros(5)}
-        ),
-        "the weights of scratch-t-reg2.safetensors do not fit the recipe in it .*norm.bias.*; "
-        "train it again",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage, message", DAMAGES.values(), ids=list(DAMAGES))
-def test_a_file_that_is_no_checkpoint_is_refused_in_one_sentence(made, damage, message):
-    damage(made)
-    with pytest.raises(
-        ValueError,
-        match=f"scratch-t-reg2.safetensors.*{message}" if "the weights" not in message else message,
-    ) as e:
+@pytest.mark.parametrize("change", [{"registers": 0}, {"depth": 3}, {"colour": 1}, None])
+def test_weights_of_another_recipe_or_of_none_are_refused(made, change):
+    rewrite(made, None if change is None else asdict(TINY) | {"registers": 2} | change)
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
         load(f"scratch:{made}")
-    assert "\n" not in str(e.value) and len(str(e.value)) < 400
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=f"there is no model at {tmp_path}/no.safetensors; train it"
-    ):
-        load(f"scratch:{tmp_path}/no.safetensors")
-    with pytest.raises(FileNotFoundError, match="no.json"):
-        record(f"scratch:{tmp_path}/no.safetensors")
 
 
 def test_a_record_belongs_to_its_weights(made):
@@ -251,33 +179,10 @@ def test_a_record_belongs_to_its_weights(made):
         Recipe(**told["recipe"]) == load(f"scratch:{made}")[1] and told["history"][-1]["step"] == 4
     )
     save(made, build(replace(TINY, registers=2, seed=1), 3), replace(TINY, registers=2, seed=1))
-    with pytest.raises(
-        ValueError,
-        match="scratch-t-reg2.json does not tell of the weights beside it .*; delete both and "
-        "train",
-    ):
+    with pytest.raises(ValueError, match="scratch-t-reg2.json"):
         record(f"scratch:{made}")
     made.unlink()
     assert record(f"scratch:{made}") == told  # a record may be all that is kept of a model
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("{", "Expecting"),
-        ("[]", "it has no history"),
-        ('{"recipe": {}, "history": [], "provenance": {}}', "no sha256"),
-    ],
-)
-def test_a_record_that_is_none_is_refused(made, text, reason):
-    made.with_suffix(".json").write_text(text)
-    for read in (lambda: record(f"scratch:{made}"), lambda: card(made.parent)):
-        with pytest.raises(
-            ValueError,
-            match=f"scratch-t-reg2.json is not the record of a training .*{reason}.*; delete it "
-            "and",
-        ):
-            read()
 
 
 def test_the_card_has_a_row_for_each_model(made):
@@ -353,35 +258,18 @@ def test_any_seed_names_all(shelf):
 
 
 @pytest.mark.parametrize(
-    "call, reason",
+    "call, name",
     [
-        (
-            lambda: scratch.family("scratch-reg0", [0, 2, 4], [0, 1]),
-            r"weights of 'scratch-reg4' are not there \(2 of 6 in its family\); train it with",
-        ),
-        (
-            lambda: scratch.family("scratch-reg2", [0], [0]),
-            "'scratch-reg2' names no family .* such",
-        ),
-        (lambda: scratch.family("control-clean", [0], [0]), "'control-clean' names no family"),
-        (lambda: scratch.family("scratch-reg0-seed1", [0], [0]), "seed1' names no family"),
-        (lambda: scratch.of_every_seed("control-clean"), "names no trained model; give"),
-        (
-            lambda: scratch.of_every_seed("scratch-reg0-seed2"),
-            "weights of 'scratch-reg0-seed2' are",
-        ),
-        (lambda: scratch.of_every_seed("scratch-reg"), "names no trained model"),
-        (lambda: scratch.of_every_seed("mine-reg0"), "names no trained model"),
-        (lambda: scratch.of_every_seed("scratch-reg0.json"), "names no trained model"),
-        (
-            lambda: scratch.of_every_seed("scratch-t-reg4"),
-            "weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out",
-        ),
-        (lambda: scratch.records("deep"), "preset 'deep' is recorded; run .* train deep`, or"),
+        (lambda: scratch.family("scratch-reg0", [0, 2, 4], [0, 1]), "scratch-reg4"),
+        (lambda: scratch.family("scratch-reg2", [0], [0]), "scratch-reg2"),
+        (lambda: scratch.family("control-clean", [0], [0]), "control-clean"),
+        (lambda: scratch.of_every_seed("control-clean"), "control-clean"),
+        (lambda: scratch.of_every_seed("scratch-reg0-seed2"), "scratch-reg0-seed2"),
+        (lambda: scratch.records("deep"), "deep"),
     ],
 )
-def test_what_is_not_there_is_refused(shelf, call, reason):
-    with pytest.raises(ValueError, match=reason):
+def test_what_is_not_there_is_refused(shelf, call, name):
+    with pytest.raises(ValueError, match=name):
         call()
 
 

@@ -68,15 +68,6 @@ def test_a_saved_model_is_one_like_any_other(tmp_path):
     torch.testing.assert_close(kept["received"].sum(-1), torch.ones(3, 2))
 
 
-def test_bad_files_and_names_end_in_a_sentence(tmp_path):
-    path = saved(tmp_path, TINY)
-    with pytest.raises(
-        ValueError,
-        match="sinks-t-reg0.safetensors is not a checkpoint of this project .*unexpected keyword",
-    ):
-        trained.load(f"sinks:{path}")
-
-
 def test_the_rows_of_sigmoid_attention_are_no_sinks(tmp_path):
     backbone = load_backbone(f"sinks:{saved(tmp_path, replace(TINY, attention='sigmoid'))}")
     images = load_images("quiet", 2, 1)

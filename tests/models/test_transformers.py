@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torchvision.transforms.functional import to_pil_image
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
@@ -19,6 +18,7 @@ from helpers.interventions import write_model
 from helpers.models import (
     ModelUnavailable,
     TokenLayout,
+    converted,
     load_backbone,
     published_head,
     token_layout,
@@ -92,17 +92,6 @@ def written(folder, config, shapes, prefix="", **processor):
 @pytest.fixture(scope="module")
 def stored():
     return json.loads(STORED.read_text())
-
-
-@pytest.mark.parametrize("kind", [torch.int8, torch.bool, torch.float8_e4m3fn])
-def test_weights_that_are_no_real_numbers_are_refused(stored, tmp_path, kind):
-    told = stored["dinov2"]
-    name = written(tmp_path / "own", told["config"], told["shapes"])
-    weights = load_file(path := tmp_path / "own" / "model.safetensors")
-    key = next(key for key in weights if key.endswith("fc1.weight"))
-    save_file(weights | {key: weights[key].to(kind)}, path)
-    with pytest.raises(ValueError, match=f"hold {kind} in '.*fc1.weight'; save them as float32"):
-        load_backbone(name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,22 +215,6 @@ def test_pixels_are_as_the_processor_says(stored, tmp_path, told, mean, std):
     torch.testing.assert_close(last.std, torch.tensor(std).float().expand(3))
 
 
-@pytest.mark.parametrize(
-    "told, reason",
-    [
-        ({"do_resize": False}, "do_resize: images of any size cannot go into one"),
-        ({"image_std": [1, 1, 1e-320]}, "image_std.2: .* is less than the minimum of 1e-06"),
-        ({"rescale_factor": 10**400}, "rescale_factor: 10+.; save the model"),
-        ({"rescale_factor": 1e-300}, "rescale_factor: 1e-300 is less than the minimum of 1e-06"),
-        ({"resample": 9}, r"resample: 9 is not one of \[0, 1, 2, 3, 4, 5, None\]"),
-    ],
-)
-def test_processors_that_are_refused(stored, tmp_path, told, reason):
-    name = written(tmp_path, stored["dinov2"]["config"], stored["dinov2"]["shapes"], **MEANS | told)
-    with pytest.raises(ValueError, match=reason):
-        load_backbone(name)
-
-
 def test_an_image_is_squashed_and_cropped_where_both_sides_are_told(stored, tmp_path):
     """As DeiT's: of 80 x 40 pixels all but a border of a tenth, whatever the sides were."""
     processor = {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}}
@@ -253,76 +226,64 @@ def test_an_image_is_squashed_and_cropped_where_both_sides_are_told(stored, tmp_
     torch.testing.assert_close(seen, torch.full_like(seen, expected), rtol=0.1, atol=0.02)
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip", "vit"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "vit", "dinov2"])
 def test_what_a_configuration_leaves_out_is_as_in_the_library(stored, tmp_path, kind):
-    """Version 4 leaves out what its classes have."""
+    """Within that of CLIP and SigLIP, too: its files hold only what differs."""
     told = stored[kind]
     left = ("hidden_act", "layer_norm_eps")
     config = {key: value for key, value in told["config"].items() if key not in left}
     one = load_backbone(written(tmp_path / "one", told["config"], told["shapes"]))
-    other = load_backbone(written(tmp_path / "two", config, told["shapes"]))
+    outer = {"model_type": kind, "vision_config": config}
+    other = load_backbone(written(tmp_path / "two", outer, told["shapes"]))
     assert torch.equal(one(pixels()), other(pixels()))
 
 
+def test_sizes_that_a_configuration_leaves_out(tmp_path):
+    """As google/siglip-base-patch16-224 has it; three of twelve heads would be silent."""
+    model, data, _ = converted.from_transformers(
+        {"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}},
+        {**siglip_of(12, 768)},
+        "siglip",
+    )
+    assert model.patch_embed.grid_size == (14, 14) and model.blocks[0].attn.num_heads == 12
+    assert data["mean"] == (0.5, 0.5, 0.5) and len(model.blocks) == 12
+
+
+def siglip_of(depth, width):
+    """Weights of a SigLIP without its pooling, without memory."""
+    with torch.device("meta"):
+        norm = {"weight": torch.ones(width), "bias": torch.ones(width)}
+        square = {"weight": torch.ones(width, width), "bias": torch.ones(width)}
+        block = {"layer_norm1": norm, "layer_norm2": norm}
+        block |= {f"self_attn.{x}_proj": square for x in ("q", "k", "v", "out")}
+        block["mlp.fc1"] = {"weight": torch.ones(4 * width, width), "bias": torch.ones(4 * width)}
+        block["mlp.fc2"] = {"weight": torch.ones(width, 4 * width), "bias": torch.ones(width)}
+        parts = {f"encoder.layers.{i}.{key}": x for i in range(depth) for key, x in block.items()}
+        patches = torch.ones(width, 3, 16, 16)
+        parts["embeddings.patch_embedding"] = {"weight": patches, "bias": torch.ones(width)}
+        parts["embeddings.position_embedding"] = {"weight": torch.ones(196, width)}
+        parts["post_layernorm"] = norm
+    return {f"{part}.{key}": x for part, tensors in parts.items() for key, x in tensors.items()}
+
+
 @pytest.mark.parametrize(
-    "more, reason",
+    "changed, more, reason",
     [
-        ({"classifier.weight": torch.ones(3, 32).int()}, "hold torch.int32 in 'head.weight'"),
-        ({"embeddings.class_embedding": torch.ones(1, 1, 32)}, "two of .* are both 'cls_token'"),
+        ({"model_type": "swin"}, {}, "swin"),
+        ({"num_hidden_layers": 3}, {}, "blocks.2"),
+        ({}, {"x.embeddings.patch_embeddings.projection.weight": torch.ones(1)}, "2 vision towers"),
+        ({}, {"classifier.weight": torch.ones(3, 32).int()}, "int32 in 'head.weight'"),
+        ({}, {"vit.embeddings.class_embedding": torch.ones(1, 1, 32)}, "two weights"),
     ],
 )
-def test_weights_that_would_be_changed_in_silence(stored, tmp_path, more, reason):
+def test_what_is_refused(stored, tmp_path, changed, more, reason):
+    """Another model, weights that are left out, and what would be changed in silence."""
     told = stored["vit-classifier"]
-    name = written(tmp_path, told["config"], told["shapes"])
-    prefix = "vit." if "vit.embeddings.cls_token" in told["shapes"] else ""
-    more = {key if "classifier" in key else f"{prefix}{key}": x for key, x in more.items()}
-    save_file(load_file(tmp_path / "model.safetensors") | more, tmp_path / "model.safetensors")
+    name = written(tmp_path / "odd", told["config"] | changed, told["shapes"])
+    path = tmp_path / "odd" / "model.safetensors"
+    save_file(load_file(path) | more, path)
     with pytest.raises(ValueError, match=reason):
         load_backbone(name)
-
-
-@pytest.mark.parametrize(
-    "files, reason",
-    [
-        ({}, "has no model.safetensors; save the model again with transformers"),
-        ({"pytorch_model.bin": [1]}, "holds the weights of 0 vision towers"),
-        ({"pytorch_model.bin": {3: torch.ones(1), "epoch": 1}}, "holds the weights of 0 vision"),
-        (
-            {"pytorch_model.bin": nn.Linear(2, 2)},
-            "holds more than tensors .*Linear.*, and is not run; if",
-        ),
-        ({"index": {"weight_map": {"a": "b.safetensors"}}}, "has no b.safetensors; save the model"),
-    ],
-)
-def test_files_that_hold_no_weights(stored, tmp_path, files, reason):
-    name = written(tmp_path, stored["vit"]["config"], stored["vit"]["shapes"])
-    (tmp_path / "model.safetensors").unlink()
-    for file, content in files.items():
-        if file == "index":
-            (tmp_path / "model.safetensors.index.json").write_text(json.dumps(content))
-        else:
-            torch.save(content, tmp_path / file)
-    with pytest.raises(ValueError, match=reason):
-        load_backbone(name)
-
-
-@pytest.mark.parametrize(
-    "changed, shapes, reason",
-    [
-        ({"model_type": "swin"}, None, "model type 'swin' of transformers is not read here; choo"),
-        ({"hidden_act": "mish"}, None, "'mish' is missing or unknown; choose another model"),
-        ({"hidden_size": -1}, None, "hidden_size: -1 is less than the minimum"),
-        ({"num_attention_heads": 5}, None, "do not load: "),
-        ({}, {"embeddings.patch_embeddings.weight": ()}, "do not load: "),
-        ({"num_hidden_layers": 3}, None, "are not those of its configuration"),
-        ({}, {"x": (1,)}, "holds the weights of 0 vision towers; give a model with one"),
-    ],
-)
-def test_what_is_refused(stored, tmp_path, changed, shapes, reason):
-    config = stored["vit"]["config"] | changed
-    with pytest.raises(ValueError, match=reason) as error:
-        load_backbone(written(tmp_path / "odd", config, shapes or stored["vit"]["shapes"]))
-    assert "\n" not in str(error.value)
 
 
 def computed(kind, folder):
@@ -393,10 +354,7 @@ def test_the_head_that_was_published_with_a_dinov2(tmp_path):
             for x, (key, shape) in zip(found, head.items(), strict=True)
         )
     bare = written(tmp_path / "two", {"model_type": "dinov2"}, {"layernorm.weight": (8,)})
-    with pytest.raises(
-        ValueError,
-        match="has no linear classifier; give one that has, as transformers:facebook/dinov2-small",
-    ):
+    with pytest.raises(ValueError, match="no linear classifier"):
         published_head(bare)
     with pytest.raises(ModelUnavailable, match="nowhere"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
