@@ -24,19 +24,12 @@ SIZES = {150e6: "150 M or more", 50e6: "50 to 150 M", 10e6: "10 to 50 M", 0: "0 
 
 
 def values(root: Path) -> dict[str, Any]:
-    """What the templates of the page are filled in from: a row for each file, and each list with
-    its names and how many of them were measured.
-    """
+    """What the templates of the page are filled in from: a row for each file."""
     paths = sorted((root / checkpoints.FOLDER).glob("*.json"))
     rows = [_row(checkpoints.read(path)) for path in paths]
     rows.sort(key=lambda row: (row["synthetic"], row["family"], row["parameters"], row["model"]))
-    measured = {row["model"] for row in rows}
-    lists = checkpoints.lists() if rows else {}
     return {
         "census": rows,
-        "census_lists": {
-            name: (models, len(measured.intersection(models))) for name, models in lists.items()
-        },
         "census_terms": {name: Term(name, unit) for name, (_, unit) in MEASURED.items()},
     }
 

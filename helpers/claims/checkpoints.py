@@ -1,13 +1,12 @@
 """Checkpoints side by side: what trained each, and their diagnoses, a file each.
 
-`python -m helpers diagnose A B C --json DIR` writes them; lists and trainings stand in
+`python -m helpers diagnose A B C --json DIR` writes them; what trained which stands in
 checkpoints.yml.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
-from functools import cache
 from math import nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,27 +16,13 @@ import yaml
 
 from helpers.claims.criteria import CONTROL
 from helpers.measures.stats import NONE, Estimate, Estimates
-from helpers.models import published
 from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
 FOLDER = "book/checkpoints"  # of a project, with the files that its book shows
+TRAINED = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))
 UNKNOWN = ("other", "not known here")
 BEGAN = "ImageNet-21k"  # how a recipe begins whose training began there
-
-
-@cache
-def _stored() -> dict[str, dict[str, list[str]]]:
-    path = Path(__file__).with_suffix(".yml")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def lists() -> dict[str, list[str]]:
-    """List -> the names of its checkpoints, with what patterns stand for, each once."""
-    return {
-        name: [*dict.fromkeys(model for entry in entries for model in published(entry))]
-        for name, entries in _stored()["lists"].items()
-    }
 
 
 def trained(model: str) -> tuple[str, str]:
@@ -46,8 +31,8 @@ def trained(model: str) -> tuple[str, str]:
     >>> trained("vit_small_patch14_reg4_dinov2.lvd142m")
     ('DINOv2', 'LVD-142M, no labels')
     """
-    entries = _stored()["trained"].items()
-    return next((tuple(own) for pattern, own in entries if fnmatch(model, pattern)), UNKNOWN)
+    found = (tuple(own) for pattern, own in TRAINED.items() if fnmatch(model, pattern))
+    return next(found, UNKNOWN)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -107,7 +92,7 @@ def members(
     for model in models:
         (family, recipe), size = trained(model), size_name(model)
         if family == UNKNOWN[0] or not size:
-            raise ValueError(f"{model!r} tells no recipe or no size; name checkpoints of @augreg")
+            raise ValueError(f"{model!r} tells no recipe or no size")
         began = recipe.startswith(BEGAN)
         own = [Member(model, side, recipe, size, began) for group in sides for side in group]
         found.setdefault(family, []).extend(own)

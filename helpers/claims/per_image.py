@@ -1,7 +1,8 @@
 """What each value of a result takes of each image: `<id>.images.parquet` beside the result.
 
-A row holds one number of one image. Values of which an image gives more than a few numbers, such as
-the norms of all its patches, and plain numbers, such as a p-value, have no rows.
+A row holds one number of one image, with a digest of its picture where that is known; `part` tells
+apart several numbers of an image, such as those of several trainings. Values of which an image
+gives many, such as the norms of its patches, and plain numbers have no rows.
 """
 
 from collections.abc import Iterable
@@ -15,18 +16,7 @@ from helpers.files import digest_of
 
 FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 NAME = "images.parquet"
-COLUMNS = {  # as the book's dictionary describes them
-    "model": "The checkpoint.",
-    "dataset": "The set of images.",
-    "value": "The name of the value, as in the result.",
-    "part": "Which of several numbers of an image it is, from 0: a column of a ratio, a group of "
-    "images, or a training.",
-    "image": "The place of the image in its set, from 0.",
-    "picture": "A digest of the picture as it was loaded: of its pixels, or of its name where it "
-    "is drawn here; empty where the value is of a choice of images, whose places in the set are "
-    "not known.",
-    "number": "What the image gives, as a 32-bit float. Not a number where it gives none.",
-}
+COLUMNS = ["model", "dataset", "value", "part", "image", "picture", "number"]
 
 
 def write(
@@ -61,5 +51,5 @@ def write(
                     }
                 )
             )
-    table = pd.concat(frames) if frames else pd.DataFrame(columns=[*COLUMNS])
+    table = pd.concat(frames) if frames else pd.DataFrame(columns=COLUMNS)
     table.to_parquet(folder / NAME, index=False, compression="zstd")

@@ -4,7 +4,6 @@ What a paper reported and what was measured here never share a field: `Claim.rep
 `Value` the other.
 """
 
-import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from helpers.claims.agreement import Agreement, agreement
 from helpers.claims.claim import Claim, reported_cells
 from helpers.claims.criteria import CONTROL, NOT_TESTED, OUTCOMES, ByName, Value
 from helpers.claims.markdown import Cells, render
-from helpers.files import compressed, read_content, write_text, written_whole
+from helpers.files import write_bytes, write_text
 
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
@@ -338,32 +337,15 @@ def read_result(path: Path) -> dict:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read_published(path: Path) -> Made:
-    """A run's `<id>.json` with the files beside it."""
-    images = path.with_suffix(IMAGES_SUFFIX)
-    return Made(
-        read_result(path),
-        read_content(path.with_suffix(".ipynb")),
-        images.read_bytes() if images.is_file() else None,
-    )
-
-
-def publish(folder: Path, made: Mapping[str, Made], *, small: bool = False) -> None:
-    """Put executed claims into `folder`, the result of each last.
-
-    `small`: notebooks are compressed, to a sixth.
-    """
+def publish(folder: Path, made: Mapping[str, Made]) -> None:
+    """Put executed claims into `folder`, the result of each last."""
     for id, (result, notebook, images) in made.items():
-        plain = folder / f"{id}.ipynb"
-        files = {plain: notebook, compressed(plain): None, folder / f"{id}{IMAGES_SUFFIX}": images}
-        if small:
-            files |= {plain: None, compressed(plain): gzip.compress(notebook, mtime=0)}
-        for path, content in files.items():
-            if content is None:
-                path.unlink(missing_ok=True)
-                continue
-            with written_whole(path) as new:
-                new.write_bytes(content)
+        write_bytes(folder / f"{id}.ipynb", notebook)
+        beside = folder / f"{id}{IMAGES_SUFFIX}"
+        if images is None:
+            beside.unlink(missing_ok=True)
+        else:
+            write_bytes(beside, images)
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
         write_text(folder / f"{id}.json", text + "\n")
 

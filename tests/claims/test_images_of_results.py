@@ -25,7 +25,7 @@ def test_a_row_for_each_number_of_an_image(tmp_path):
     row[4] = np.nan
     seeds = over_seeds([over_images(ROW + i) for i in range(3)])
     found = written(tmp_path, {"mean": over_images(row), "share": share(ROW > 0.5), "s": seeds})
-    assert [*found] == [*per_image.COLUMNS] and len(found) == 5 * 20
+    assert [*found] == per_image.COLUMNS and len(found) == 5 * 20
     np.testing.assert_array_equal(found["number"][:20], row)
     assert [*found["part"].unique()] == [0, 1, 2] and [*found["image"][20:40]] == [*range(20)]
     fewer = written(tmp_path, {"mean": over_images(ROW[:9])}, images=[SCENES[:9]])
@@ -64,4 +64,4 @@ def test_a_notebook_writes_them_where_its_run_asks(tmp_path, monkeypatch):
 def test_published_numbers_are_read(path):
     assert path.parent.name != CONTROLS
     found = pd.read_parquet(path.with_name(f"{path.stem}{IMAGES_SUFFIX}"))
-    assert [*found] == [*per_image.COLUMNS] and found["number"].notna().any()
+    assert [*found] == per_image.COLUMNS and found["number"].notna().any()
