@@ -13,7 +13,7 @@ from PIL import Image, ImageChops, ImageOps, ImageStat
 from torch import Tensor
 
 from helpers.files import digest_of
-from helpers.images.rows import decode
+from helpers.images.tables import decode
 
 # Strength for severity 1 to 5. All but occlusion: Hendrycks and Dietterich 2019 (ImageNet-C), as in
 # their code.
@@ -34,7 +34,7 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
     if kind == "jpeg":  # by Pillow, as ImageNet-C does; torchvision's own encoder is deprecated
         file = BytesIO()
         image.save(file, "JPEG", quality=strength)
-        return decode({"bytes": file.getvalue(), "path": None})
+        return decode(file.getvalue())
     from torchvision.transforms import v2  # here, since it takes a second to import
 
     pixels = v2.functional.to_dtype(v2.functional.to_image(image), torch.float32, scale=True)

@@ -1,66 +1,38 @@
 """Images by name: scenes, photographs, Hugging Face data sets, Parquet files and folders.
 
-`load_images` turns a name into `Images`, `load_train_test` two names into images to learn on and
-images to test on that share no picture.
-
-Every source but what is drawn is opened as a `datasets.Dataset`, so that there is one way from rows
-to images (see rows.py). Of a large one on the hub that table has the names alone, and the rows that
-are chosen by them are fetched.
+Every source but what is drawn is opened as a `datasets.Dataset`, whose rows tables.py reads.
 """
 
 import difflib
+import glob
+import heapq
 import os
 import re
 import warnings
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool
 from PIL import Image
 
-from helpers.extras import extra
 from helpers.files import digest_of
-from helpers.foreign import one_line, printable, reading
-from helpers.images.rows import (
-    NoWhite,
-    Split,
-    boxes_of,
-    check_columns,
-    check_paths,
-    corners_of,
-    decode,
-    decode_segments,
-    generating,
-    ids_of,
-    image_column,
-    labels_of,
-    mask_column,
-    named,
-    pixel_digest,
-    values_of,
-)
+from helpers.images import tables
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
-from helpers.names import STUB, plural, recipe_name, stored_name
-from helpers.settings import MOST_NAMED, nearest, require_path
+from helpers.names import recipe_name, stored_name
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # takes seconds to import, and drawn images need it not
     import datasets
 
-Fetch = Callable[[Sequence[int]], "datasets.Dataset"]  # rows of a table, in full
 SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
-STUB_CLASSES = 3
-LARGE = 100_000  # images in a split of the hub of which only the chosen ones are fetched
-PAIRED = ("images", "masks")  # what a folder of images with masks has, and nothing else
+LARGE = 100_000  # images in a split of the hub that is streamed where some of them are asked for
+PAIRED = {"images", "masks"}  # folders of images and their masks
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = {
     **{name: recipe_name(name) for name in DRAWN},
@@ -85,20 +57,19 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
     The images are the `n` with the smallest sha256('SEED:ID'), in that order: the choice does not
     depend on how the data set lists them, and a smaller choice is the beginning of a larger one.
-    Each is decoded once here; those that fail are left out.
+    Those that do not decode are left out.
 
     The id of an image is its path below the folder; in a table, the first column of
-    `rows.ID_COLUMNS` or else the image's own file name, where that is given and different in every
-    row; else the first 16 hex digits of the SHA-1 of its bytes. Boxes come from a column 'boxes' or
-    by `rows.corners_of`, labels from the column 'label' (whole numbers, text, or true and false) or
-    else the first of type `ClassLabel`; class names from that type, the labels themselves (text),
-    or a column 'name' that names each label once. Arrow's large types and dictionaries are read as
-    the plain ones, whole numbers that are stored as floats as such, NaN as nothing.
+    `tables.ID_COLUMNS` or else the image's own file name, where that is given and different in
+    every row; else the first 16 hex digits of the SHA-1 of its bytes. Boxes come from a column
+    'boxes' or by `tables.CORNERS`, labels from the column 'label' (whole numbers, text, or true and
+    false) or else the first of type `ClassLabel`; class names from that type, the labels themselves
+    (text), or a column 'name' that names each label once.
 
-    Segments, the class of each pixel, come from the first column of `rows.MASK_COLUMNS` that holds
-    pictures, or from a folder that has images/ and masks/ and nothing else: the mask of
-    images/A/1.jpg is masks/A/1.png. Subfolders of images/ are no classes there, but the column
-    'sequence'. A mask has the size of its image, and one number a pixel.
+    Segments, the class of each pixel, come from the first column of `tables.MASK_COLUMNS` that
+    holds pictures, or from a folder of images/ and masks/: the mask of images/A/1.jpg is
+    masks/A/1.png. Subfolders of images/ are no classes there, but the column 'sequence'. A mask has
+    the size of its image, and one number a pixel.
 
     Args:
         name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n),
@@ -111,63 +82,36 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
         seed: of the choice; for what is drawn, of the drawing.
 
     Raises:
-        ValueError: unknown name, n below 1 or above the size of the set, no images, none that
-            decodes, more than one and more than 1 % that do not, boxes or masks that are none, a
-            label below -1, a file that is no table, a column of another type (`rows.WANTED`).
-        FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
+        ValueError: n above the size of the set, more than one and more than 1 % that do not decode,
+            boxes, labels or masks that are none.
     """  # noqa: E501
     name = stored_name(name)
-    check_name(name.removeprefix(STUB))
+    check_name(name)
     if n is not None and n < 1:
         raise ValueError(f"n = {n} images of {name!r}: n must be at least 1")
-    if name.startswith(STUB):
-        return _stub(name, n, seed)
     if name not in DRAWN:
-        return _choose(*opened(name), name, n, seed)
+        return _choose(name, n, seed)
     if n is None:
         raise ValueError(f"{name!r} has no end; give the number of images n")
     return (_scenes if name in SCENES else _triggers)(name, n, seed)
 
 
-def stub_name(name: str) -> str:
-    """What a dry run loads in place of the data set `name`: its stub, where it needs files."""
-    return name if not name or name in (*DRAWN, "photographs") else STUB + name
-
-
-def _stub(name: str, n: int | None, seed: int) -> Images:
-    """`n` scenes that no other set has, one for each class where n is None.
-
-    They have labels, boxes, masks and segments. The classes have no names, since a published head
-    refuses images of other classes than its own.
-    """
-    n = STUB_CLASSES if n is None else n
-    own = name.removeprefix(STUB)
-    scenes = _scenes("scenes", n, zlib.crc32(f"{seed}:{own}".encode()))
-    labels, columns = np.arange(n, dtype=np.int64) % STUB_CLASSES, _AnyColumn(scenes.ids)
-    return replace(scenes, name=name, seed=seed, labels=labels, class_names=[], columns=columns)
-
-
-class _AnyColumn(dict):
-    """Every column that is asked of a stub, with another value for each image.
-
-    So it can be divided by any.
-    """
-
-    def __init__(self, ids: list[str]):
-        super().__init__()
-        self.ids = ids
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> list[str]:
-        return self.ids
+def check_name(name: str) -> None:
+    """Raise ValueError for a name of no form that `load_images` knows; no file is read."""
+    kind, _, rest = name.partition(":")
+    known = stored_name(name) in (*DRAWN, "photographs")
+    known = known or (kind in ("hf", "folder", "parquet") and rest)
+    if known or (kind == "data" and re.fullmatch(r"[^./][^/]*/[^./][^/]*", rest)):
+        return
+    close = difflib.get_close_matches(kind, FORMS, n=1)
+    hint = f"did you mean {FORMS[close[0]]!r}? " if close else ""
+    raise ValueError(f"unknown data set {name!r}; {hint}known: {', '.join(FORMS.values())}")
 
 
 def _scenes(name: str, n: int, seed: int) -> Images:
     ids = [f"{name.replace('scenes', 'scene')}-{seed}-{index:05d}" for index in range(n)]
     # Models are run one after another over the same scenes, and measured with the same masks;
-    # drawing one takes as long as a small model. Lambdas, which travel to a worker.
+    # drawing one takes as long as a small model.
     scene = lru_cache(SCENES_KEPT)(lambda index: draw_scene(seed, index, name))
     return Images(
         name=name,
@@ -179,7 +123,7 @@ def _scenes(name: str, n: int, seed: int) -> Images:
         masks=Lazy(n, lambda index: scene(index).masks),
         segments=Lazy(n, lambda index: scene(index).segments),
         seed=seed,
-        contents=ids,  # each is another one
+        contents=ids,  # no two pictures are the same
     )
 
 
@@ -199,191 +143,129 @@ def _triggers(task: str, n: int, seed: int) -> Images:
     )
 
 
-def _choose(
-    dataset: "datasets.Dataset", fetch: Fetch, name: str, n: int | None, seed: int
-) -> Images:
-    """The `n` rows of `dataset` with the smallest digests that decode, as Images.
+def _choose(name: str, n: int | None, seed: int) -> Images:
+    """The `n` rows with the smallest digests, without those whose pictures do not decode."""
+    import datasets
 
-    `fetch` gives rows in full.
-    """
-    datasets, image = extra("datasets"), image_column(dataset.features, name)
-    if not len(dataset):
-        raise ValueError(f"{name!r} has no images")
+    dataset = _opened(name, n, seed)
+    image = tables.image_column(dataset.features, name)
+    mask = tables.mask_column(dataset.features, image)
     if n is not None and n > len(dataset):
-        raise ValueError(
-            f"{n} images asked of {name!r}, which has {len(dataset)}; ask for at most that many"
-        )
-
-    def as_files(rows: "datasets.Dataset") -> "datasets.Dataset":
-        # {'bytes', 'path'}, for `decode`.
-        check_columns(rows.data.schema, name)
-        for column in filter(None, (image, mask_column(rows.features, image))):
-            rows = rows.cast_column(column, datasets.Image(decode=False))
-            if name.startswith(("parquet:", "data:", "hf:")):
-                check_paths(rows, column, name)
-        return rows
-
-    ids = ids_of(as_files(dataset), image)
+        raise ValueError(f"{n} images asked of {name!r}, which has {len(dataset)}")
+    for column in filter(None, (image, mask)):
+        dataset = dataset.cast_column(column, datasets.Image(decode=False))
+    ids = tables.ids_of(dataset, image)
     order = sorted(range(len(ids)), key=lambda row: digest_of(f"{seed}:{ids[row]}"))[:n]
-    rows = as_files(fetch(order))
-    pixels, mask = rows.select_columns(image), mask_column(rows.features, image)
-    contents, skipped, reason, sizes = {}, [], "", {}
+    files = dataset.select(order).select_columns(image)
+    contents, sizes, failures = {}, {}, {}
     for index, row in enumerate(order):
         try:
-            picture = decode(pixels[index][image])
-            contents[index], sizes[index] = pixel_digest(picture), picture.size
+            picture = tables.decode_row(files[index][image])
+            contents[row], sizes[row] = tables.pixel_digest(picture), picture.size
         except Exception as error:  # of the kinds of Pillow's errors there is no end
-            skipped.append(ids[row])
-            reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
-    if skipped:
-        some = one_line(", ".join(skipped[:10])) + (", ..." if len(skipped) > 10 else "")
-        message = (
-            f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {some}; {reason}"
-        )
-        if not contents:
-            raise ValueError(f"{message}none is left, repair or replace them")
-        if len(skipped) > max(1, len(order) / 100):
-            raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
-        warnings.warn(f"{message}they are skipped", stacklevel=3)
+            failures[ids[row]] = error
+    _tell_failures(name, failures, len(order))
 
-    labels, class_names, label_column = labels_of(dataset)
-    chosen, order = rows.select(list(contents)), [order[index] for index in contents]
-    pixels = chosen.select_columns(image)
-    masks, shapes = mask and chosen.select_columns(mask), list(sizes.values())
-    apart = [key for key, kind in chosen.features.items() if isinstance(kind, datasets.Image)]
-    apart += [label_column, "boxes", mask]
-    boxes = corners_of(chosen, name)
-    ids = [ids[row] for row in order]
+    labels, class_names, label_column = tables.labels_of(dataset)
+    order = list(contents)
+    chosen, ids = dataset.select(order), [ids[row] for row in order]
+    files, masks = chosen.select_columns(image), mask and chosen.select_columns(mask)
+    shapes = [sizes[row] for row in order]
 
     def segments(index: int) -> np.ndarray:
-        return decode_segments(masks[index][mask], ids[index], shapes[index])
+        return tables.decode_segments(masks[index][mask], ids[index], shapes[index])
 
     for index in range(len(ids) if mask else 0):
-        segments(index)  # each is looked at once, as each image is
+        segments(index)  # a mask of another size would give wrong classes later
+    apart = [key for key, kind in chosen.features.items() if isinstance(kind, datasets.Image)]
+    apart += [label_column, "boxes", mask]
     return Images(
         name=name,
         ids=ids,
-        read=lambda index: decode(pixels[index][image]),
+        read=lambda index: tables.decode_row(files[index][image]),
         labels=None if labels is None else labels[order],
         class_names=class_names,
-        boxes=boxes and [boxes_of(own, id) for id, own in zip(ids, boxes, strict=True)],
+        boxes=tables.boxes_of(chosen, name, ids),
         segments=Lazy(len(ids), segments) if mask else None,
-        columns={key: values_of(chosen, key) for key in chosen.features if key not in apart},
+        columns={key: chosen[key][:] for key in chosen.features if key not in apart},
         seed=seed,
-        skipped=skipped,
+        skipped=list(failures),
         contents=list(contents.values()),
     )
 
 
-# ---- Names, and the table behind each
+def _tell_failures(name: str, failures: dict[str, Exception], n: int) -> None:
+    """Warn of images that do not decode; raise ValueError where they are too many."""
+    if not failures:
+        return
+    some = ", ".join(f"{id} ({error})" for id, error in list(failures.items())[:3])
+    message = f"{len(failures)} of {n} images of {name!r} do not decode: {some}"
+    if len(failures) == n or len(failures) > max(1, n / 100):
+        raise ValueError(f"{message}; repair or remove them")
+    warnings.warn(f"{message}; they are skipped", stacklevel=4)
+
+
+# ---- The table behind each name
 # --------------------------------------------------------------------------------------------------
 
 
-def check_name(name: str) -> None:
-    """Raise ValueError, with the nearest form, for a name that `load_images` does not know.
-
-    Reads no file.
-    """
-    kind, _, rest = name.partition(":")
-    known = stored_name(name) in (*DRAWN, "photographs")
-    known = known or (kind in ("hf", "folder", "parquet") and rest)
-    if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
-        return
-    close = difflib.get_close_matches(kind, FORMS, n=1)
-    meant = f"folder:{name}" if os.path.isdir(name) else FORMS[close[0]] if close else ""
-    hint = f"did you mean {meant!r}? " if meant else ""
-    raise ValueError(f"unknown data set {name!r}; {hint}known: {', '.join(FORMS.values())}")
-
-
-def require(name: str) -> None:
-    """Raise FileNotFoundError where the local files of data set `name` are not there.
-
-    None is read, and no hub is asked.
-    """
-    require_path(name)
-    kind, _, rest = name.partition(":")
-    if kind in ("data", "parquet"):
-        _parquet_files(kind, rest)
-
-
-def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
-    """All rows of the data set `name`, and what gives some of them in full.
-
-    They have at least what names and labels them.
-
-    Raises ValueError and FileNotFoundError as `load_images`.
-    """
+def _opened(name: str, n: int | None, seed: int) -> "datasets.Dataset":
+    """The rows of a data set; of a large one on the hub those alone that are chosen."""
     kind, _, rest = name.partition(":")
     match kind:
         case "photographs":
-            table = _photographs()
+            import skimage.data
+
+            return _from_files(Path(skimage.data.__file__).parent, list(map(Path, _PHOTOGRAPHS)))
         case "hf":
-            table = _from_hub(rest)
+            return _from_hub(rest, n, seed)
         case "folder":
-            table = _from_folder(rest)
+            return _from_folder(Path(rest).absolute())
         case _:
-            table = _read_parquet(_parquet_files(kind, rest), name)
-    return (table.names if isinstance(table, Split) else table), table.select
+            return _from_parquet(_parquet_files(kind, rest), name)
 
 
-def _photographs() -> "datasets.Dataset":
-    folder = Path(extra("skimage.data").__file__).parent
-    missing = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"this scikit-image does not carry {', '.join(missing)}; install the version in "
-            "requirements.lock"
-        )
-    return _from_files(folder, [Path(name) for name in _PHOTOGRAPHS])
-
-
-def _from_folder(path: str) -> "datasets.Dataset":
-    root = Path(path)
-    require_path(f"folder:{path}")
+def _from_folder(root: Path) -> "datasets.Dataset":
+    if not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(root)!r}")
     suffixes = Image.registered_extensions()
     found, others = [], Counter()
     for file in root.rglob("*"):
-        own = file.relative_to(root)
-        if any(part.startswith(".") for part in own.parts) or not file.is_file():
+        path = file.relative_to(root)
+        if any(part.startswith(".") for part in path.parts) or not file.is_file():
             continue
         if file.suffix.lower() in suffixes:
-            found.append(own)
+            found.append(path)
         else:
-            others[printable(file.suffix.lower())] += 1
-    counts = sorted(others.items(), key=lambda item: (-item[1], item[0] or "~"))[:MOST_NAMED]
-    told = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts)
-    remedy = "convert pictures among them to JPEG or PNG"
+            others[file.suffix.lower()] += 1
+    if others:
+        counts = ", ".join(f"{count} {suffix!r}" for suffix, count in others.most_common(5))
+        warnings.warn(f"skipped in {str(root)!r}, not read by Pillow: {counts}", stacklevel=5)
     if not found:
-        told = f", but files that Pillow does not read ({told})" if told else ""
-        remedy = remedy if told else "put JPEG or PNG files there, or name another folder"
-        raise ValueError(f"there are no images in the folder {path!r}{told}; {remedy}")
-    if told:
-        warnings.warn(
-            f"skipped in the folder {path!r}, since Pillow does not read them: {told}; {remedy}",
-            stacklevel=4,
-        )
-    if {path.parts[0] for path in found} == {*PAIRED}:
+        raise ValueError(f"there are no images in the folder {str(root)!r}")
+    folders = {path.parts[0] for path in found}
+    if folders == PAIRED:
         return _from_pairs(root, sorted(found))
+    if folders > PAIRED:
+        more = ", ".join(sorted(folders - PAIRED))
+        raise ValueError(f"{more} beside images/ and masks/ in {str(root)!r}; move it elsewhere")
     return _from_files(root, sorted(found))
 
 
 def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
     """Images with their masks, of the folders `PAIRED`."""
+    import datasets
+
     images, masks = (
         {
             path.relative_to(folder).with_suffix(""): path
             for path in relative
             if path.parts[0] == folder
         }
-        for folder in PAIRED
+        for folder in ("images", "masks")
     )
     if odd := sorted(images.keys() ^ masks.keys()):
-        there, lacking = PAIRED if odd[0] in images else reversed(PAIRED)
-        raise ValueError(
-            f"{there}/{odd[0]} in {str(root)!r} has no counterpart in {lacking}/; give each image "
-            "one mask of the same path, such as images/a/1.jpg and masks/a/1.png"
-        )
-    datasets = extra("datasets")
+        raise ValueError(f"{odd[0]} in {str(root)!r} is not both in images/ and in masks/")
     table = {
         "id": [path.as_posix() for path in images.values()],
         "image": [str(root / path) for path in images.values()],
@@ -398,122 +280,124 @@ def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
 
 
 def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
+    import datasets
+
     table = {
         "id": [path.as_posix() for path in relative],
         "image": [str(root / path) for path in relative],
     }
     if all(len(path.parts) > 1 for path in relative):
         table["label"] = [path.parts[0] for path in relative]
-    datasets = extra("datasets")
     return datasets.Dataset.from_dict(table).cast_column("image", datasets.Image(decode=False))
 
 
 def _parquet_files(kind: str, rest: str) -> list[Path]:
-    """The files of 'parquet:PATH', or of 'data:NAME/SPLIT' in REGISTERS_DATA.
-
-    Raises FileNotFoundError where they are not there.
-    """
+    """The files of 'parquet:PATH', or of 'data:NAME/SPLIT' in REGISTERS_DATA."""
     if kind == "parquet":
         path = Path(rest)
-        paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if paths := [path for path in paths if path.is_file()]:
-            return paths
-        raise FileNotFoundError(f"there is no parquet file {rest!r}")
-    name, split = rest.split("/")
-    root = os.environ.get("REGISTERS_DATA")
-    if not root:
-        instead = ON_THE_HUB.get(f"data:{rest}")
-        raise FileNotFoundError(
-            f"'data:{rest}' is a local data set: set the environment variable REGISTERS_DATA to "
-            f"the folder that holds {name}/"
-            + (f", or use the nearest on the hub, {instead!r}" if instead else "")
-        )
-    folder = Path(root) / name
-    if not folder.is_dir():
-        there = sorted(entry.name for entry in Path(root).glob("*/"))
-        hint = nearest(name, there) if there else "it is empty or missing"
-        raise FileNotFoundError(f"there is no data set {name!r} in REGISTERS_DATA = {root}; {hint}")
-    paths = sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")])
+        paths = path.glob("*.parquet") if path.is_dir() else [path]
+    else:
+        if not (root := os.environ.get("REGISTERS_DATA")):
+            instead = ON_THE_HUB.get(f"data:{rest}")
+            raise FileNotFoundError(
+                f"'data:{rest}' is a local data set: set REGISTERS_DATA to the folder that holds it"
+                + (f", or use the nearest on the hub, {instead!r}" if instead else "")
+            )
+        name, split = rest.split("/")
+        paths = [
+            path
+            for path in Path(root, name).glob("*.parquet")
+            if path.stem == split or path.stem.startswith(f"{split}-")
+        ]
+    paths = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
     if not paths:
-        splits = sorted({file.stem.split("-")[0] for file in folder.glob("*.parquet")})
-        raise FileNotFoundError(
-            f"data set {name!r} has no split {split!r}; it has "
-            f"{', '.join(splits) or 'no parquet files'}"
-        )
+        raise FileNotFoundError(f"there are no Parquet files of '{kind}:{rest}'")
     return paths
 
 
-def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
+def _from_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     """All rows of some Parquet files, memory-mapped from the cache of the `datasets` library."""
-    datasets, pa, parquet = extra("datasets"), extra("pyarrow"), extra("pyarrow.parquet")
-    remedy = "save it again as a Parquet file"
-    with reading(repr(name), remedy):
-        files = [str(path) for path in paths if parquet.read_metadata(path).num_rows]
-        schema = parquet.read_schema(paths[0])
-    for field in schema:
-        with reading(f"the column {field.name!r} of {name!r}", "save it in another type"):
-            datasets.Features.from_arrow_schema(pa.schema([field]))
+    import datasets
+    import pyarrow.parquet
+
+    files = [
+        glob.escape(str(path)) for path in paths if pyarrow.parquet.read_metadata(path).num_rows
+    ]
     if not files:
         raise ValueError(f"{name!r} has no images")
-    with reading(repr(name), remedy), generating(), _quiet(datasets):
+    with _without_bars():
         return datasets.load_dataset("parquet", data_files=files, split="train")
 
 
 @contextmanager
-def _quiet(datasets: ModuleType) -> Iterator[None]:
-    """Without bars, since reading local files is quick, and without a log of what is raised too."""
-    bars, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+def _without_bars() -> Iterator[None]:
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
         yield
     finally:
-        datasets.logging.set_verbosity(level)
-        if not bars:
+        if shown:
             datasets.enable_progress_bars()
 
 
-def _from_hub(rest: str) -> "datasets.Dataset | Split":
+def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
+    """A split on the hub; of a large one the `n` rows with the smallest digests alone."""
+    import datasets
+
     *owner, split = rest.split("/")
     repository = "/".join(owner)
     if len(owner) != 2:
-        repository, split = rest, None
-    datasets = extra("datasets")
-    try:
-        with generating():
-            if split is None:
-                splits = datasets.get_dataset_split_names(repository)
-                known = [own for own in ("validation", "test", "train") if own in splits]
-                split = (known or splits)[0]
-            builder = datasets.load_dataset_builder(repository)
-            files = builder.config.data_files or {}
-            if split not in files:
-                return datasets.load_dataset(repository, split=split)
-            if (rows := _large(builder, split, f"hf:{rest}")) is not None:
-                return rows
-            # The files of this split alone: else the library fetches and prepares all splits of a
-            # data set before it gives one.
-            own = {split: list(files[split])}
-            return datasets.load_dataset(
-                repository, data_files=own, split=split, verification_mode="no_checks"
-            )
-    except ImportError:
-        raise
-    except Exception as error:  # no such data set or split, gated, no network, broken files, ...
-        raise FileNotFoundError(
-            f"the hub data set 'hf:{rest}' cannot be had here: {one_line(error)}"
-        ) from error
+        repository, splits = rest, datasets.get_dataset_split_names(rest)
+        known = [split for split in ("validation", "test", "train") if split in splits]
+        split = (known or splits)[0]
+    builder = datasets.load_dataset_builder(repository)
+    files = builder.config.data_files or {}
+    if split not in files:
+        return datasets.load_dataset(repository, split=split)
+    own = {split: list(files[split])}
+    size, features = (builder.info.splits or {}).get(split), builder.info.features
+    if n is not None and features and size is not None and size.num_examples >= LARGE:
+        image = tables.image_column(features, f"hf:{rest}")
+        # Plain, since the library would read a file here that is called like an image there.
+        file = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+        return datasets.Dataset.from_generator(
+            _smallest,
+            features=datasets.Features({**features, image: file}),
+            gen_kwargs={
+                "repository": repository,
+                "files": own,
+                "image": image,
+                "n": n,
+                "seed": seed,
+            },
+        )
+    # The files of this split alone: else the library fetches and prepares all splits of a data set
+    # before it gives one.
+    return datasets.load_dataset(
+        repository, data_files=own, split=split, verification_mode="no_checks"
+    )
 
 
-def _large(builder: "datasets.DatasetBuilder", split: str, name: str) -> Split | None:
-    """The split, if by its card it has many images, in Parquet files that name them; else None."""
-    size, files = (builder.info.splits or {}).get(split), builder.config.data_files[split]
-    if size is None or size.num_examples < LARGE:
-        return None
-    if not all(str(file).endswith(".parquet") for file in files):
-        return None
-    rows = Split(files, builder.info.features, name)
-    return rows if named(rows.names, image_column(rows.features, name)) else None
+def _smallest(
+    repository: str, files: dict[str, list[str]], image: str, n: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """The rows with the smallest digests, in one pass over a split that is not stored."""
+    import datasets
+
+    (split,) = files
+    rows = datasets.load_dataset(repository, data_files=files, split=split, streaming=True)
+    names = set()
+
+    def digest(row: dict[str, Any]) -> str:
+        name = tables.id_of(row, image)
+        if name in names:
+            raise ValueError(f"{name!r} names two images of {repository!r}")
+        names.add(name)
+        return digest_of(f"{seed}:{name}")
+
+    yield from heapq.nsmallest(n, rows.cast_column(image, datasets.Image(decode=False)), digest)
 
 
 # ---- To learn on, and to test on
@@ -523,9 +407,7 @@ def _large(builder: "datasets.DatasetBuilder", split: str, name: str) -> Split |
 def load_train_test(
     train: str, test: str, n_train: int, n: int, seed: int = 0, by: str | None = None
 ) -> tuple[Images, Images]:
-    """Load images to learn on and images to test on.
-
-    Two sets that share no picture, every image with a label.
+    """Load images to learn on and images to test on, with a label each and no picture in both.
 
     Two images are the same picture where all their pixels are, whatever their names and files.
 
@@ -542,16 +424,11 @@ def load_train_test(
         by: a column whose values must not lie in both sets, such as 'patient'.
 
     Raises:
-        ValueError: what `load_images` refuses; n_train or n below 1; images without labels;
-            different classes; no such column, a row without a value in it, or a value in both data
-            sets; one group only; the same picture in both data sets, or under two values of `by`.
-        FileNotFoundError: as `load_images`.
+        ValueError: images without labels; different classes; no value of `by`, one value in both
+            data sets, or one group only; the same picture in both, or under two values of `by`.
     """
     if min(n_train, n) < 1:
-        raise ValueError(
-            f"n_train = {n_train} and n = {n} images of {train!r} and {test!r}: both must be at "
-            "least 1"
-        )
+        raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")
     if train == test:
         images = load_images(train, n_train + n, seed)
         images.require_labels()
@@ -565,51 +442,37 @@ def load_train_test(
     there = set(tested.contents)
     pairs = zip(learnt.ids, learnt.contents, strict=True)
     if same := [id for id, content in pairs if content in there]:
-        raise ValueError(
-            f"{train!r} and {test!r} share {plural(len(same), 'image')}, such as {min(same)!r}; "
-            "give one name for both"
-        )
+        raise ValueError(f"{train!r} and {test!r} share {len(same)} images, such as {min(same)!r}")
     if by is not None and (groups := set(_groups(learnt, by)) & set(_groups(tested, by))):
-        raise ValueError(
-            f"{by} {min(groups)!r} lies in both {train!r} and {test!r}; choose data sets that "
-            f"share no {by}"
-        )
+        raise ValueError(f"{by} {min(groups)!r} lies in both {train!r} and {test!r}")
     return learnt, tested
 
 
 def load_segments(names: Sequence[str], counts: Sequence[int], seed: int = 0) -> tuple[Images, ...]:
-    """Load several sets of images whose pixels have classes, such as to learn on and to test on.
+    """Load several sets of images whose pixels have classes; no two sets share a picture.
 
-    Where a name comes more than once, one choice of images is divided in the order of the names. No
-    two sets share a picture.
+    Where a name comes more than once, one choice of images is divided in the order of the names.
 
     Args:
         names: as for `load_images`.
         counts: of the images of each.
         seed: of the choices.
-
-    Raises:
-        ValueError: what `load_images` refuses, a set without segments, and a picture in two sets.
-        FileNotFoundError: as `load_images`.
     """
+    if min(counts) < 1:
+        raise ValueError(f"{min(counts)} images in one of the sets; take at least 1")
     wanted: Counter[str] = Counter()
     for name, count in zip(names, counts, strict=True):
-        if count < 1:
-            raise ValueError(f"{count} images of {name!r}; take at least 1")
         wanted[name] += count
     chosen = {name: load_images(name, count, seed) for name, count in wanted.items()}
     sets, used, seen = [], Counter[str](), dict[str, int]()
     for number, (name, count) in enumerate(zip(names, counts, strict=True)):
-        own = chosen[name].select(range(used[name], min(used[name] + count, len(chosen[name]))))
-        own.require_segments()
+        images = chosen[name][used[name] : used[name] + count]
+        images.require_segments()
         used[name] += count
-        for id, content in zip(own.ids, own.contents, strict=True):
+        for id, content in zip(images.ids, images.contents, strict=True):
             if seen.setdefault(content, number) != number:
-                raise ValueError(
-                    f"{id!r} of {name!r} lies in two of the sets of images; remove the copy, or "
-                    "choose other sets"
-                )
-        sets.append(own)
+                raise ValueError(f"{id!r} of {name!r} lies in two of the sets of images")
+        sets.append(images)
     return tuple(sets)
 
 
@@ -626,30 +489,23 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
         for index, original in enumerate(copied):
             if values[index] != values[original]:
                 raise ValueError(
-                    f"{images.name!r} has the same picture as {images.ids[original]!r} and "
-                    f"{images.ids[index]!r} with different values of {by!r}; remove one of them, "
-                    "or choose another column"
+                    f"the same picture {images.ids[index]!r} has different values of {by!r}"
                 )
         digests = [digest_of(f"{images.seed}:{value}") for value in values]
         group = np.unique(digests, return_inverse=True)[1]
     ends = np.bincount(group).cumsum()  # the number of images in the first 1, 2, ... groups
     if len(ends) < 2:
-        raise ValueError(
-            f"{plural(len(images), 'image')} of {images.name!r} make one group by {by!r}; ask for "
-            "more, or leave out 'by'"
-        )
+        raise ValueError(f"{len(images)} images of {images.name!r} make one group by {by!r}")
     return group <= np.abs(ends[:-1] - n).argmin()
 
 
 def _groups(images: Images, by: str) -> list[str]:
     """The value of the column `by` for each image."""
     if by not in images.columns:
-        known = one_line(", ".join(images.columns) or "none")
-        raise ValueError(f"{images.name!r} has no column {by!r} to divide by; its columns: {known}")
+        raise ValueError(
+            f"{images.name!r} has no column {by!r}; it has {', '.join(images.columns)}"
+        )
     values = images.columns[by]
     if None in values:
-        raise ValueError(
-            f"{images.name!r} has no {by!r} for {values.count(None)} of {len(images)} images; "
-            "choose another column"
-        )
+        raise ValueError(f"{images.name!r} has no {by!r} for {values.count(None)} of its images")
     return [str(value) for value in values]

@@ -1,9 +1,6 @@
-"""Images: a sequence of PIL RGB images, decoded when they are asked for, with their ground truth.
+"""Images: a sequence of PIL RGB images, decoded when they are asked for, with ground truth."""
 
-`load_images` makes them from the name of a data set.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -17,7 +14,7 @@ from torch.nn import functional as F
 
 from helpers.files import digest_of
 from helpers.images.changes import CHANGES, SEVERITIES, change, corrupt
-from helpers.settings import nearest
+from helpers.settings import check_choice
 
 # What a reader without the local folder can take from the hub in its place: the same images, or the
 # nearest.
@@ -37,8 +34,7 @@ TRUTH = ("boxes", "masks", "segments")  # where things are in a picture
 class Images(Sequence[Image.Image | torch.Tensor]):
     """A sequence of PIL RGB images with ground truth, in the same order everywhere.
 
-    An image is read and decoded each time it is asked for: EXIF orientation applied, grey, palette,
-    CMYK and 16-bit images made 8-bit RGB, alpha dropped. Of pixels that a model takes as they are
+    An image is read and decoded each time it is asked for. Of pixels that a model takes as they are
     (`capture.images_of`) an item is a tensor (3, height, width). A slice is the Images of its
     indices, as `select` gives them.
 
@@ -47,18 +43,17 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             each change; 'A and B' for two sets joined.
         ids: a stable name per image.
         read: index -> image.
-        labels: class per image, -1 where the data set has none for it; None for data sets without
-            labels.
+        labels: class per image, -1 where the data set has none for it.
         class_names: name per label.
         boxes: per image (objects, 4) xmin, ymin, xmax, ymax in pixels (0-based, xmax - xmin is the
             width).
         masks: per image (objects, height, width) bool.
-        segments: per image (height, width), the class of each pixel of the whole picture.
+        segments: per image (height, width), the class of each pixel.
         columns: the data set's other columns, one value per image.
         seed: of the choice of images (scenes: of the drawing).
         skipped: ids of chosen images that do not decode and were left out.
-        contents: what tells the pictures apart as they were loaded, before any corruption or
-            change: digests of their pixels; None where nobody looked at them.
+        contents: digests of the pixels as they were loaded, before any corruption or change; None
+            where nobody looked at them.
     """
 
     name: str
@@ -91,20 +86,14 @@ class Images(Sequence[Image.Image | torch.Tensor]):
 
     @property
     def pixel_digest(self) -> str:
-        """A digest of the pixels that are read, and not of names alone as `digest` is.
-
-        Of the pictures as they were loaded, and of the name, which says how they are changed.
-        """
+        """As `digest`, over the name and the pixels as they were loaded."""
         loaded = self.contents
         if loaded is None:
             loaded = [digest_of(str(one.size), one.tobytes(), length=32) for one in self]
         return digest_of("\n".join([self.name, *loaded]), length=16)
 
     def describe(self) -> dict[str, Any]:
-        """Name, number, seed, digest, skipped ids and the nearest data set on the hub.
-
-        For the provenance of a result.
-        """
+        """Name, number, seed, digest, skipped ids and the nearest data set on the hub."""
         return {
             "name": self.name,
             "n": len(self),
@@ -115,19 +104,14 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         }
 
     def corrupted(self, kind: str, severity: int) -> "Images":
-        """The same images, each corrupted when it is read.
-
-        At its own resolution and in the same way every time.
+        """The same images, each corrupted when it is read, at its own resolution.
 
         Args:
-            kind: 'gaussian-noise', 'blur', 'jpeg', 'contrast' or 'occlusion'.
+            kind: one of `changes.SEVERITIES`.
             severity: 1 (weakest) to 5; strengths as in ImageNet-C (Hendrycks and Dietterich 2019),
                 occlusion 10 to 50 % of the area.
-
-        Raises:
-            ValueError: unknown kind or severity.
         """
-        _require_known("corruption", kind, SEVERITIES)
+        check_choice("corruption", kind, SEVERITIES)
         if severity not in range(1, 6):
             raise ValueError(f"severity {severity!r} of {kind!r} is not one of 1, 2, 3, 4, 5")
 
@@ -140,10 +124,6 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     def changed(self, kind: str) -> "Images":
         """The same images with their content taken away or moved when they are read.
 
-        Each at its own resolution.
-
-        What stays where it was in spite of that, was put there by position.
-
         Boxes, masks and segments are left out, since they would say where things were.
 
         Args:
@@ -151,11 +131,8 @@ class Images(Sequence[Image.Image | torch.Tensor]):
                 own, uniformly), 'rolled' (by half of both sides, so that the corners meet in the
                 centre), 'padded' (half as large, in a grey frame), 'flipped' (left to right) or
                 'cropped' (the centre, half of each side, enlarged).
-
-        Raises:
-            ValueError: unknown kind.
         """
-        _require_known("change", kind, CHANGES)
+        check_choice("change", kind, CHANGES)
 
         def read(index: int) -> Image.Image | torch.Tensor:
             return change(self[index], kind, f"{self.seed}:{self.ids[index]}:{kind}")
@@ -163,25 +140,14 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return replace(self, name=f"{self.name}+{kind}", read=read, **dict.fromkeys(TRUTH))
 
     def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
-        """The images at `indices`, in that order and with their ground truth.
+        """The images at `indices` (or where one bool per image is True), with their ground truth.
 
-        Nothing is decoded here.
-
-        Args:
-            indices: indices, or one bool per image (True is kept).
-
-        Raises:
-            ValueError: an index that is none, or a mask of another length.
+        Raises IndexError for an index that is none, or a mask of another length.
         """
         index = np.asarray(indices)
         if index.size == 0 and index.dtype != bool:
             index = index.astype(np.int64)  # an empty list has no integers to tell its type by
-        try:
-            kept = np.arange(len(self))[index].tolist()
-        except IndexError as error:
-            raise ValueError(
-                f"cannot select from {len(self)} images of {self.name!r}: {error}"
-            ) from None
+        kept = np.arange(len(self))[index].tolist()
         optional = {
             name: _at(values, kept)
             for name in (*TRUTH, "contents")
@@ -199,25 +165,17 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         )
 
     def __add__(self, other: "Images") -> "Images":
-        """The images of both, one set after the other.
+        """The images of both, one set after the other, with the ground truth that both have.
 
-        Class names, boxes, masks, segments and columns where both have them.
-
-        Raises:
-            ValueError: only one of them has labels, their classes differ, or they were chosen with
-                different seeds.
+        Raises ValueError: only one of them has labels, their classes differ, or they were chosen
+        with different seeds.
         """
         both = f"{self.name!r} and {other.name!r}"
         if (self.labels is None) != (other.labels is None):
-            raise ValueError(
-                f"only one of {both} has labels; join two sets that both have them, or neither"
-            )
+            raise ValueError(f"only one of {both} has labels")
         check_classes(self, other)
         if self.seed != other.seed:
-            raise ValueError(
-                f"{both} were chosen with the seeds {self.seed} and {other.seed}; load both with "
-                "the same seed"
-            )
+            raise ValueError(f"{both} were chosen with the seeds {self.seed} and {other.seed}")
         optional = {
             name: _joined(mine, theirs)
             for name in (*TRUTH, "contents")
@@ -241,58 +199,35 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         )
 
     def require_labels(self) -> Int64[np.ndarray, " image"]:
-        """The labels, for what cannot do without one for each image.
-
-        Raises:
-            ValueError: no labels, a column 'label' that holds none, or images without one.
-        """
+        """The labels; ValueError unless there is one for each image."""
         if self.labels is None:
-            for value in self.columns.get("label", ()):
-                if value is not None:
-                    held = "numbers with a fraction" if isinstance(value, float) else "no labels"
-                    raise ValueError(
-                        f"the column 'label' of {self.name!r} holds {held}, such as {value!r}; "
-                        "give whole numbers from 0, or text"
-                    )
-            raise ValueError(
-                f"data set {self.name!r} has no labels; choose one that has them, such as 'scenes'"
-            )
+            raise ValueError(f"data set {self.name!r} has no labels; give whole numbers or text")
         missing = np.flatnonzero(self.labels == -1)
         if len(missing):
             raise ValueError(
                 f"data set {self.name!r} has no labels for {len(missing)} of {len(self)} images, "
                 f"such as {self.ids[missing[0]]!r}; leave them out with "
-                "images.select(images.labels >= 0), or choose another data set"
+                "images.select(images.labels >= 0)"
             )
         return self.labels
 
     def require_segments(self) -> Sequence[np.ndarray]:
-        """The segments, for what cannot do without.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """The segments; ValueError where there are none."""
         if self.segments is None:
-            raise ValueError(
-                f"data set {self.name!r} has no segments; choose one with a column 'mask', a "
-                "folder with images/ and masks/, or 'scenes'"
-            )
+            raise ValueError(f"data set {self.name!r} has no segments")
         return self.segments
 
     def segments_at(self, grid: tuple[int, int]) -> Int64[torch.Tensor, "image row column"]:
         """The class at the middle of each cell of a `grid` (rows, columns) over the whole picture.
 
-        That of the pixel there: no classes are mixed. It fits what a model makes of the whole
-        picture (`whole` of `load_backbone`), whatever the size of either.
-
-        Raises:
-            ValueError: no segments are known.
+        No classes are mixed. It fits what a model makes of the whole picture (`whole` of
+        `load_backbone`), whatever the size of either.
         """
         rows = [
             torch.from_numpy(segments.astype(np.float32)) for segments in self.require_segments()
         ]
-        seen = [F.interpolate(own[None, None], grid, mode="nearest-exact")[0, 0] for own in rows]
-        return torch.stack(seen).long()
+        cells = [F.interpolate(x[None, None], grid, mode="nearest-exact")[0, 0] for x in rows]
+        return torch.stack(cells).long()
 
     @cached_property
     def relative_boxes(self) -> list[np.ndarray] | None:
@@ -309,10 +244,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         ]
 
     def with_objects(self) -> "Images":
-        """The images with a true box, or all where no boxes are known.
-
-        Without an object, a method that finds objects cannot be right.
-        """
+        """The images with a true box, or all where no boxes are known."""
         if self.boxes is None:
             return self
         return self.select([len(boxes) > 0 for boxes in self.boxes])
@@ -325,7 +257,7 @@ def check_classes(first: Images, second: Images) -> None:
         label, (one, other) = next(pair for pair in pairs if len({*pair[1]}) > 1)
         raise ValueError(
             f"{first.name!r} and {second.name!r} have different classes (label {label}: {one!r} "
-            f"and {other!r}); choose two with the same"
+            f"and {other!r})"
         )
 
 
@@ -352,8 +284,3 @@ def _joined(first: Sequence, second: Sequence) -> Lazy:
         return first[index] if index < len(first) else second[index - len(first)]
 
     return Lazy(len(first) + len(second), compute)
-
-
-def _require_known(what: str, kind: str, known: Iterable[str]) -> None:
-    if kind not in known:
-        raise ValueError(f"unknown {what} {kind!r}; {nearest(kind, known)}")
