@@ -31,8 +31,6 @@ def test_scenes(name, id):
     assert (np.asarray(images[2]) == scene.pixels).all() and images.labels[2] == scene.label
     assert (images.masks[2] == scene.masks).all() and (images.boxes[2] == scene.boxes).all()
     assert load_images(name, 5, seed=3).ids == images.ids[:5]
-    with pytest.raises(IndexError):
-        images[12]
 
 
 def test_choice_is_by_the_smallest_digest_whatever_the_order(tmp_path):
@@ -73,56 +71,25 @@ def test_digest_covers_name_and_ids(tmp_path):
 def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
     rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
     rows[7] = broken if broken is None else {"bytes": broken, "path": "7.png"}
-    dataset = datasets.Dataset.from_dict(
-        {"image": rows, "label": list(range(120)), "id": [f"{row}.png" for row in range(120)]}
-    )
+    columns = {"label": list(range(120)), "id": [f"{row}.png" for row in range(120)]}
+    dataset = datasets.Dataset.from_dict({"image": rows} | columns)
     name = write(tmp_path / "a.parquet", dataset)
-    with pytest.warns(
-        UserWarning, match="1 of 120 images .* do not decode: 7.png; they are skipped"
-    ):
+    with pytest.warns(UserWarning, match="7.png"):
         images = load_images(name)
     assert images.skipped == images.describe()["skipped"] == ["7.png"]
     assert len(images) == 119 and "7.png" not in images.ids
     assert values(images) == images.labels.tolist()
 
 
-@pytest.mark.parametrize(
-    "error", [NotImplementedError("pixel format"), RuntimeError("AVIF"), AttributeError("tile")]
-)
-def test_whatever_a_decoder_raises_an_image_is_skipped(tmp_path, monkeypatch, error):
-    """As Pillow's of AVIF and DDS, which raise other errors than the rest."""
-    rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
-    name, opened = write(tmp_path / "a.parquet", datasets.Dataset.from_dict({"image": rows})), []
-
-    def open_image(file):
-        opened.append(file)
-        if len(opened) == 7:
-            raise error
-        return plain(file)
-
-    plain = Image.open
-    monkeypatch.setattr(Image, "open", open_image)
-    with pytest.warns(UserWarning, match="1 of 120 images .* do not decode"):
-        assert len(load_images(name)) == 119
-
-
 def test_too_many_undecodable_images_are_refused(tmp_path):
-    rows = [
-        {"bytes": png(picture(row)) if row else b"broken", "path": f"{row}.png"}
-        for row in range(20)
-    ]
-    name = write(tmp_path / "a.parquet", datasets.Dataset.from_dict({"image": rows}))
-    with pytest.warns(
-        UserWarning, match="1 of 20 images .* do not decode: 0.png; they are skipped"
-    ):
-        assert len(load_images(name)) == 19
-    rows[1]["bytes"] = b"broken"
-    name = write(tmp_path / "b.parquet", datasets.Dataset.from_dict({"image": rows}))
-    with pytest.raises(ValueError, match="2 of 20 images .* do not decode: .*; more than 1 %"):
-        load_images(name)
-    name = write(tmp_path / "c.parquet", datasets.Dataset.from_dict({"image": rows[:1]}))
-    with pytest.raises(ValueError, match="1 of 1 images .* do not decode: 0.png; none is left"):
-        load_images(name)
+    """More than one, and more than 1 %."""
+    for broken, n, refused in ((1, 20, False), (2, 20, True), (1, 1, True)):
+        rows = [png(picture(row)) if row >= broken else b"broken" for row in range(n)]
+        files = [{"bytes": content, "path": f"{row}.png"} for row, content in enumerate(rows)]
+        dataset = datasets.Dataset.from_dict({"image": files})
+        name = write(tmp_path / f"{broken}-{n}.parquet", dataset)
+        with pytest.raises(ValueError) if refused else pytest.warns(UserWarning, match="0.png"):
+            assert len(load_images(name)) == n - broken
 
 
 def test_images_are_read_when_asked_for(tmp_path):
@@ -206,14 +173,8 @@ def test_select_nothing_and_what_is_not_there():
     for nothing in ([], [False] * 4, images.labels == -1):
         part = images.select(nothing)
         assert len(part) == len(part.labels) == len(part.boxes) == 0 and list(part) == []
-    for wrong, reason in [
-        ([0, 4], "index 4 is out of bounds"),
-        ([True] * 3, "boolean"),
-        (np.array([0.5]), "integer"),
-    ]:
-        with pytest.raises(
-            ValueError, match=f"cannot select from 4 images of 'scenes': .*{reason}"
-        ):
+    for wrong in ([0, 4], [True] * 3, np.array([0.5])):
+        with pytest.raises(IndexError):
             images.select(wrong)
 
 
@@ -270,37 +231,27 @@ def test_ground_truth_that_only_one_has_is_dropped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other, reason",
+    "other, value",
     [
-        (lambda _: load_images("photographs", 2), "only one of 'scenes' and 'photographs' has lab"),
-        (
-            lambda folder: numbered(folder, "a.parquet", [1], label=["cat"]),
-            r"different classes \(label 0: 'red striped disc' and 'cat'\)",
-        ),
-        (lambda _: load_images("scenes", 2, 1), "'scenes' and 'scenes' .* the seeds 0 and 1"),
+        (lambda _: load_images("photographs", 2), "photographs"),
+        (lambda folder: numbered(folder, "a.parquet", [1], label=["cat"]), "cat"),
+        (lambda _: load_images("scenes", 2, 1), "0 and 1"),
     ],
-    ids=["labels", "classes", "seeds"],
 )
-def test_sets_that_do_not_fit_are_not_joined(tmp_path, other, reason):
-    with pytest.raises(ValueError, match=reason):
+def test_sets_that_do_not_fit_are_not_joined(tmp_path, other, value):
+    with pytest.raises(ValueError, match=value):
         load_images("scenes", 2) + other(tmp_path)
 
 
 def test_required_labels(tmp_path):
     images = load_images("scenes", 3)
     assert images.require_labels() is images.labels
-    with pytest.raises(
-        ValueError, match="data set 'photographs' has no labels; choose one that has them"
-    ):
+    with pytest.raises(ValueError, match="photographs"):
         load_images("photographs", 2).require_labels()
     images = numbered(tmp_path, "a.parquet", range(4), label=["dog", None, "cat", None])
-    missing = next(id for id in images.ids if id in ("image-1", "image-3"))
-    with pytest.raises(
-        ValueError,
-        match=f"has no labels for 2 of 4 images, such as '{missing}'; leave them out with",
-    ):
+    with pytest.raises(ValueError, match="2 of 4"):
         images.require_labels()
-    assert sorted(images.select(images.labels >= 0).require_labels()) == [0, 1], "the remedy helps"
+    assert sorted(images.select(images.labels >= 0).require_labels()) == [0, 1]
 
 
 def test_relative_boxes(tmp_path):

@@ -76,18 +76,3 @@ def test_they_are_a_data_set(task):
         load_images(task, 5, seed=4).ids == images.ids[:5]
         and load_images(task, 5, seed=5).digest != images[:5].digest
     )
-
-
-@pytest.mark.parametrize(
-    "call, reason",
-    [
-        (lambda: draw_pictures("loud", (0, 1), [0]), "task is 'loud'; choose one of quiet, broadc"),
-        (
-            lambda: answers("loud", np.zeros((1, 64, 64, 3), "uint8")),
-            "task is 'loud'; choose one of quie",
-        ),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()
