@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from helpers.images import Images
+from helpers.images import Images, decode
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
@@ -54,13 +54,14 @@ class PixelSet(Dataset):
 
 
 def picture(item: Any) -> Image.Image | Tensor:
-    """A path or an array (height, width[, 3]) of uint8 as a picture; any other stays as it is."""
-    if isinstance(item, str | os.PathLike):
-        with Image.open(item) as image:
-            return image.convert("RGB")
+    """A picture, a path or an array (height, width[, 3]) of uint8 as upright RGB; pixels as they
+    are.
+    """
     if isinstance(item, np.ndarray) and item.dtype == np.uint8:
-        return Image.fromarray(item)
-    if not isinstance(item, Image.Image | Tensor):
+        item = Image.fromarray(item)
+    if isinstance(item, Image.Image | str | os.PathLike):
+        return decode(item)
+    if not isinstance(item, Tensor):
         raise ValueError(
             f"an image is a {type(item).__name__}; give PIL images, paths, arrays (height, width, "
             "3) of uint8, or normalised pixels"
