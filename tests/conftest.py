@@ -3,21 +3,19 @@ that waits for its own; and what the tests of pages share: this checkout's resul
 browser."""
 
 import ast
-import errno
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import jaxtyping
 import nbformat
 import pytest
 import yaml
+from filelock import FileLock
 from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
@@ -25,17 +23,10 @@ from page_rules import PATIENCE
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import bundle
-from helpers.files import locked
 
-# Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many
-# tries 20 times as many, others each time; what it finds comes with a line that reproduces it.
-TIMES = {"same": 1, "many": 20}
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
-for profile in TIMES:
-    settings.register_profile(
-        profile, derandomize=profile == "same", deadline=None, print_blob=True, database=None
-    )
-settings.load_profile(PROFILE)
+# Every run tries the same examples, and none may fail for a slow machine.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 FLAGS = (
@@ -168,8 +159,8 @@ def literal(text: str) -> object:
 
 
 def examples(count: int) -> settings:
-    """So many examples of a property, or more by the profile."""
-    return settings(max_examples=count * TIMES[PROFILE])
+    """So many examples of a property."""
+    return settings(max_examples=count)
 
 
 def pytest_sessionstart(session):
@@ -241,7 +232,7 @@ def site(tmp_path_factory, worker_id):
         "import sys; from pathlib import Path; from helpers.book.build import build; "
         "build(Path(sys.argv[1]), Path(sys.argv[2]), stored=True)"
     )
-    with locked(place):
+    with FileLock(place.with_suffix(".lock")):
         if not (place / "html").is_dir():  # in a process that does not check every shape
             subprocess.run([sys.executable, "-c", code, ROOT, place], check=True)
     return place / "html"
@@ -283,25 +274,3 @@ def opened(browser):
     for context in contexts:
         context.close()
     assert errors == []
-
-
-@pytest.fixture
-def no_room_for(monkeypatch):
-    """Within `no_room_for(NAME)` the disk is full for files with this in their name."""
-
-    @contextmanager
-    def full_for(name):
-        with monkeypatch.context() as patch:
-            for kind in ("write_text", "write_bytes"):
-                patch.setattr(Path, kind, refusing(getattr(Path, kind), name))
-            yield
-
-    def refusing(write, name):
-        def full(path, *rest, **options):
-            if name in path.name:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return write(path, *rest, **options)
-
-        return full
-
-    return full_for

@@ -25,7 +25,7 @@ SHAPE = {"img_size": 112, "embed_dim": 48, "depth": 4, "num_heads": 3}
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """The name of a small ViT with random weights for the name of a model: with as many registers."""
+    """The name of a small random ViT for that of a model, with as many registers."""
     made = {}
 
     def name_of(model):

@@ -20,6 +20,7 @@ import nbformat
 
 from helpers.claims import history, numbers
 from helpers.claims.freshness import differing, inputs
+from helpers.claims.per_image import FOLDER, NAME
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import (
     Calibration,
@@ -33,11 +34,13 @@ from helpers.claims.result import (
     refer_to_file,
     unexpected,
 )
-from helpers.files import CACHE, VARIABLE, digest_of, write_text
+from helpers.files import write_text
 from helpers.names import plural
 from helpers.run.kernel import OwnKernel, executed
 from helpers.run.parameters import resolve_all
 from helpers.run.provenance import fingerprint, hardware, provenance
+
+CACHE = "REGISTERS_CACHE"  # where kernels find the folder of captures, see capture/cache.py
 
 
 class Outcome(NamedTuple):
@@ -108,8 +111,7 @@ def execute(
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "captures").touch()
-        variables = {VARIABLE: folder, "REGISTERS_RUN_FOLDER": folder, CACHE: cache}
+        variables = {FOLDER: folder, CACHE: cache}
         notebook = executed(
             project.source(id),
             given,
@@ -119,7 +121,7 @@ def execute(
             failed=failed,
             bar=bar,
         )
-        images = Path(folder) / "images.parquet"
+        images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
     result = Result.from_json(claim, bundle(notebook))
     return Executed(notebook, result, content, time.perf_counter() - started)
@@ -235,9 +237,6 @@ def computed(
         "after_the_fact": history.is_after_the_fact(log.get(id, ()), parameters),
     }
     text = (nbformat.writes(done.notebook) + "\n").encode()
-    made_with["notebook"] = digest_of(text)
-    if done.images is not None:
-        made_with["images"] = digest_of(done.images)
     whole = {**head, **result, "parameters": parameters, "provenance": made_with}
     return Made(whole, text, done.images)
 
