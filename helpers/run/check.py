@@ -148,8 +148,9 @@ def _refusal(check: Callable, *arguments: object) -> str:
     """What a check that raises says; '' where it does not."""
     try:
         check(*arguments)
-    except (OSError, ValueError, KeyError) as error:
-        return f"{error}" if isinstance(error, ValueError) else repr(error)
+    except Exception as error:  # what libraries raise of broken files has no end of kinds
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        return kind + " ".join(str(error).split())
     return ""
 
 
