@@ -49,7 +49,6 @@ class Claim:
         more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
         profiles: named runs; each a dict of parameters that differ from the notebook's defaults.
         waiting: why there is no notebook yet, or None.
-        labels: parameters that name a data set whose labels the notebook needs.
         root: of the project to which it belongs.
     """
 
@@ -66,7 +65,6 @@ class Claim:
     profiles: dict[str, dict]
     source: Paper
     waiting: str | None = None
-    labels: list[str] = field(default_factory=list)
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
     more_controls: dict = field(default_factory=dict)

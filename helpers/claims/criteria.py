@@ -259,9 +259,7 @@ class Criterion:
     def digest(self) -> str:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
-        That is all but why it was chosen, in what it goes beyond the paper, and which controls
-        stand for a checkpoint. The usual minimum of images and baselines that are not named are
-        left out as well, so that a criterion which does not name them keeps its digest.
+        What is not named in the registry is left out, so that older digests stay.
         """
         data = asdict(self)
         del data["why"]
@@ -275,10 +273,7 @@ class Criterion:
         return digest_of_json(data)
 
     def on_model(self, model: str, values: ByName) -> tuple[str, str]:
-        """Verdict and reason for one model, from its values by name.
-
-        Where it is inconclusive for too few images, the reason begins with that.
-        """
+        """Verdict and reason for one model, from its values by name."""
         verdict, _, forced = self.decisive(model, values)
         if not forced:
             return verdict, "no test is put to this model"
@@ -309,11 +304,8 @@ class Criterion:
         return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
-        """Verdict on one model, from its values by name, and on what it rests.
-
-        Returns:
-            The verdict, the part of the criterion that gave it ('applies' or 'tests'), and those of
-            its tests that forced it: for 'refuted' not the ones that held.
+        """Verdict on one model, the part ('applies' or 'tests') that gave it, and its tests that
+        forced it: for 'refuted' not the ones that held.
         """
         if any(test.concerns(model) for test in self.tests):
             for role, verdicts in _ROLES.items():
@@ -343,10 +335,9 @@ class Criterion:
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
-        """Verdict and reason for all models together, and for each model that is judged.
+        """Verdict and reason for all models together, and a dict for each that is judged.
 
-        Those are the models with a value that the criterion names; each is a dict of model, verdict
-        and reason.
+        Those are the models with a value that the criterion names.
 
         Args:
             values: model -> name -> value.

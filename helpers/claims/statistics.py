@@ -1,13 +1,8 @@
-"""How far verdicts can be trusted together.
+"""How far verdicts can be trusted together: p-values from intervals, corrections, what is shared.
 
-P-values from intervals, corrections for many tests, what a test could have decided, and which
-verdicts share a checkpoint or a set of images.
-
-A test compares a 95 % interval with a margin. Everything here follows from what is stored of it:
-the value, the ends, n. The p-value of a test is the level at which its interval would just touch
-the margin, so p < 0.05 says what the test says. An interval at another level follows from the
-stored one: Wilson's exactly, any other by Student's t, on the scale (plain, log or logit) on which
-its ends lie equally far from the value, each side by itself where there is none.
+The p-value of a test is the level at which its stored interval would just touch the margin. An
+interval at another level follows from the stored one: Wilson's exactly, any other by Student's t,
+on the scale (plain, log or logit) on which its ends lie equally far from the value.
 """
 
 import math
@@ -31,10 +26,7 @@ ALIKE = 0.02
 
 
 class _Scale(NamedTuple):
-    """A map of values to a line without bounds, and its inverse.
-
-    Those outside `lowest` to `highest` are infinitely far.
-    """
+    """A map of values to a line without bounds, and its inverse; what lies outside is infinite."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -53,9 +45,7 @@ _SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit
 class Judgement:
     """A test that was put to a model, with the value that it judged and the verdict.
 
-    The claim applies to the model.
-
-    `id` is the claim's; `baseline` what the judged value is a gain or a loss of, if it is one.
+    `baseline` is what the judged value is a gain or a loss of, if it is one.
     """
 
     id: str
@@ -85,30 +75,21 @@ class Judgement:
 
     @property
     def distance(self) -> float | None:
-        """From value to margin, in half-widths of the interval on the margin's side.
-
-        Above 1 where the test is decided.
-        """
+        """From value to margin, in half-widths of the interval there; above 1 it is decided."""
         if self.p is None:
             return None
         return abs(_statistic(self.value, self.test.margin)) / _quantile(self.value, ALPHA)
 
     @property
     def effect(self) -> float | None:
-        """From margin to value in standard deviations of one image.
-
-        As the interval's width and n tell it: Cohen's d of one sample against the margin.
-        """
+        """From margin to value in standard deviations of one image: Cohen's d of one sample."""
         if self.p is None or not self.value.n:
             return None
         return abs(_statistic(self.value, self.test.margin)) / math.sqrt(self.value.n)
 
     @property
     def thresholds(self) -> tuple[float, float] | None:
-        """The value from which the test would hold, and that from which it would fail.
-
-        Measured with as many images.
-        """
+        """From which value on the test would hold, and would fail, on as many images."""
         if self.p is None:
             return None
         above, below = (_beside(self.value, self.test.margin, side) for side in (1, -1))
@@ -127,8 +108,6 @@ class Judgement:
 
 def p_value(value: Value, margin: float) -> float | None:
     """The two-sided p-value of the hypothesis that the truth is the margin.
-
-    It is 1 minus the level of the interval that touches the margin.
 
     None for a plain number, an undefined value, and a value without an interval or with one without
     width, which takes what is the same on all images as exact.
@@ -154,10 +133,7 @@ def at_level(value: Value, alpha: float) -> Value:
 
 
 def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The p-values as corrected for their number.
-
-    By Bonferroni, and by Benjamini and Hochberg (1995).
-    """
+    """The p-values as corrected by Bonferroni, and by Benjamini and Hochberg (1995)."""
     bonferroni = [min(1.0, p * len(p_values)) for p in p_values]
     return bonferroni, false_discovery_control(p_values).tolist() if p_values else []
 
@@ -175,10 +151,7 @@ def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
 
 
 def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
-    """Every test of today's criteria that is put to a model to which its claim applies.
-
-    Over all published results (run -> claim -> result).
-    """
+    """Every test of today's criteria that is put to a model to which its claim applies."""
     rows = []
     for run, results in runs.items():
         for id, data in results.items():
@@ -197,10 +170,7 @@ def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
 
 
 def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
-    """The verdict of today's criterion on the values of a stored result.
-
-    With intervals at level 1 - `alpha`.
-    """
+    """Today's verdict on the values of a stored result, with intervals at level 1 - `alpha`."""
     values = values_of(data)
     values = values if alpha == ALPHA else [at_level(value, alpha) for value in values]
     return judge(claim, values, sources_of(data), data["not_run"])
@@ -227,8 +197,6 @@ class Shared:
 
 def shared(runs: Runs) -> Shared:
     """What the verdicts of published results have in common, from their sources.
-
-    The results are run -> claim -> result.
 
     A checkpoint is known by the digest of its weights, a list of images by its own. Results in
     which no model was judged count for no images.
@@ -283,10 +251,7 @@ def _is_wilsons(value: Value) -> bool:
 
 
 def _scale(value: Value) -> _Scale:
-    """The first scale on which both ends lie equally far from the value.
-
-    The plain one where there is none.
-    """
+    """The first scale on which both ends lie equally far from the value, else the plain one."""
     for scale in _SCALES:
         low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
         if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
@@ -305,9 +270,7 @@ def _quantile(value: Value, alpha: float) -> float:
 
 
 def _score_error(value: Value, margin: float) -> float:
-    """Of a share if the margin were the truth, which makes the test the inverse of Wilson's
-    interval.
-    """
+    """Of a share if the margin were the truth, as Wilson's interval has it."""
     return math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
 
 
@@ -329,10 +292,7 @@ def _divided(distance: float, error: float) -> float:
 
 
 def _beside(value: Value, margin: float, side: int) -> float:
-    """The value above (`side` 1) or below (-1) the margin whose interval would just touch it.
-
-    Were that interval as wide as this one.
-    """
+    """The value above (`side` 1) or below (-1) the margin whose interval would just touch it."""
     if _is_wilsons(value):
         return margin + side * _quantile(value, ALPHA) * _score_error(value, margin)
     scale = _scale(value)

@@ -109,41 +109,9 @@ def test_turning_every_outcome_round_turns_the_answer_round():
         assert other == opposite.get(answer, answer)
 
 
-REASONS = """
-    supported; G supported; others holds  G holds; T fails  On vit_G x > 0.5 holds in the paper and here; on vit_T x > 0.5 holds in the paper, fails here. It speaks of all (Section 4).
-    supported; G refuted  G fails  On vit_G refuted in the paper and here.
-    supported; G refuted  G holds  On vit_G refuted in the paper, supported here.
-    refuted; others fails in some  T fails  On vit_T x > 0.5 fails in some models in the paper, fails here. It speaks of all (Section 4).
-    refuted; others fails in some  T holds  Nothing can be compared with the paper here: on vit_T x > 0.5 fails in some models in the paper, holds here. It speaks of all (Section 4).
-    supported; others holds  T undecided  Nothing can be compared with the paper here: on vit_T x > 0.5 holds in the paper, undecided here. It speaks of all (Section 4).
-    supported; others holds  odd_T fails; odd_U fails  Nothing can be compared with the paper here. It speaks of all (Section 4). It is odd.
-    supported; G supported  T fails  Nothing can be compared with the paper here.
-    not stated  T holds  There is no answer of a paper to compare with. Section 3.
-"""  # noqa: E501
-
-
-@pytest.mark.parametrize(("paper", "text", "reason"), rows(REASONS))
-def test_the_reason_names_each_comparison_or_why_there_is_none(paper, text, reason):
-    assert compared(paper, text).reason == reason
-
-
-def test_where_the_registry_gives_no_reason_there_is_none():
-    reason = compared(says("not stated", ""), "T holds").reason
-    assert reason == "There is no answer of a paper to compare with."
-
-
 def test_where_no_model_was_judged_there_is_no_agreement():
     result = claim_with(says("supported")).judge([], not_run={"vit_G": "no network"})
     assert result.agreement[:2] == ("not stated", "No model was judged.")
-
-
-def test_the_papers_own_answer_in_words():
-    assert in_words(says("not stated", "")) == "Not stated."
-    assert in_words(says("refuted")) == "Refuted. Section 3."
-    assert (
-        in_words(says("mixed; G supported; L mixed"))
-        == "Mixed; on ViT-G supported, on ViT-L mixed. Section 3."
-    )
 
 
 # --- on results
@@ -241,16 +209,6 @@ def test_an_extension_is_marked():
     assert "our extension" not in reason
     assert f"{marked}; our extension (z < 9 on vit_G): another size" in claim._repr_markdown_()
     assert "Beyond the paper" not in claim_with(says("supported"))._repr_markdown_()
-
-
-def test_the_card_says_what_the_paper_says():
-    row = "| **The paper says** | Refuted; on ViT-G supported. Section 3. |"
-    assert row in claim_with(says("refuted; G supported"))._repr_markdown_()
-    without = claim_with()
-    assert (
-        "The paper says"
-        not in replace(without, source=replace(without.source, bib=None))._repr_markdown_()
-    )
 
 
 def test_a_result_carries_it_and_an_old_one_gets_it():
