@@ -66,15 +66,10 @@ def points(after: Answers, before: Answers) -> Estimate:
 
 
 def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimates:
-    """The accuracies before and after a change of the model, paired over images.
+    """The accuracies before and after a change of the model, in `unit`, paired over images.
 
-    Args:
-        after, before: whether the answer is right.
-        unit: of the two accuracies: 1 for shares, 100 for per cent.
-
-    Returns:
-        accuracy_baseline (before), accuracy_moved (after), accuracy_change (`points`); lost and
-        gained, the images whose answer becomes wrong or right; mcnemar_p, the exact p-value.
+    accuracy_baseline, accuracy_moved, accuracy_change (`points`); lost and gained, the images whose
+    answer becomes wrong or right; mcnemar_p, the exact p-value.
     """
     p_value, (a, b) = mcnemar(after, before), map(to_numpy, (after, before))
     return {
@@ -88,14 +83,9 @@ def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimat
 
 
 def readout_estimates(right: Mapping[str, Answers], before: Answers) -> Estimates:
-    """What probes on a changed model's feature and on its registers get right.
+    """What probes on a changed model's "feature" and on its "registers" get right.
 
-    Args:
-        right: "feature" and "registers" -> answers of a probe on that.
-        before: answers of one on the feature of the unchanged model.
-
-    Returns:
-        "accuracy" and "registers" in %; "change" and "registers_change" in points.
+    "accuracy" and "registers" in %; "change" and "registers_change" in points against `before`.
     """
     names = {"feature": "accuracy", "registers": "registers"}
     shares = {
@@ -112,15 +102,9 @@ def condition_changes(
     before: Answers,
     names: Mapping[str, str],
 ) -> Estimates:
-    """What several changes of the model do to the answers of one classifier.
+    """NAME_change in points and mcnemar_p_NAME of the conditions of a classifier that have a name.
 
-    Args:
-        answers: condition -> answers on as many of the images as it saw, the first.
-        before: those of the unchanged model.
-        names: condition -> its name in the result; others are left out.
-
-    Returns:
-        NAME_change, as in `points`, and mcnemar_p_NAME.
+    A condition may have seen the first of the images only.
     """
     found = {}
     for condition, name in names.items():
@@ -132,12 +116,8 @@ def condition_changes(
 def answer_changes(right: Mapping[str, PerImage]) -> Estimates:
     """Accuracy in %, and in points against "plain", paired over images.
 
-    Args:
-        right: condition -> 100 where the class is named, else 0, or a mean of such; "plain" is the
-            model as it is. A condition may have the first of the images alone.
-
-    Returns:
-        "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION' of the others.
+    `right` is 100 where the class is named, else 0, or a mean of such; a condition may have the
+    first of the images alone. "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION'.
     """
     plain = right["plain"]
     found: Estimates = {"accuracy_base": over_images(plain, (0, 100))}
@@ -155,15 +135,9 @@ def moved_changes(
 ) -> Estimates:
     """What moving neurons does to the answers, by a classifier of its own and by the first one.
 
-    Args:
-        kept: condition -> answers of the classifier of the unchanged model ("baseline"); among the
-            conditions "moved" and "empty token", which may have seen the first images only.
-        after: answers under "moved" of the classifier that was fitted there.
-        names: as in `condition_changes`.
-
-    Returns:
-        `paired_accuracy` of `after`; over_token_change, its change from the empty token;
-        carried_change, that of the kept classifier under "moved"; and `condition_changes`.
+    `kept` are answers of the classifier of the unchanged model, under "baseline", "moved" and
+    "empty token". `paired_accuracy` of `after`; over_token_change, its change from the empty token;
+    carried_change, that of the kept classifier under "moved"; and `condition_changes`.
     """
     before, token = kept["baseline"], kept["empty token"]
     return {
@@ -250,12 +224,10 @@ def recounted(before: float, after: float, n: int) -> Recount:
 
 
 def recount_table(rows: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> str:
-    """What `recounted` makes of a paper's accuracies, as text with a line for each pair of them.
+    """`recounted` for each pair of a paper's accuracies, as text.
 
-    Args:
-        rows: with 'where' ('TABLE, DATA SET'), 'model', 'name' (accuracy_baseline and
-            accuracy_moved; others do not count) and 'value' (0 to 1).
-        sizes: data set -> its number of test images.
+    `rows` have 'where' ('TABLE, DATA SET'), 'model', 'name' (accuracy_baseline or accuracy_moved)
+    and 'value' (0 to 1); `sizes` are the numbers of test images.
     """
     pairs: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:

@@ -188,15 +188,10 @@ def sinks_by_image(
     one: PerPlace,
     idle: ImageMask | None = None,
 ) -> dict[str, Tensor]:
-    """Whether each image has a sink: of patches, of registers, of any one token.
+    """Whether each image has a sink: of patches, of registers, of any token (`shared_attention`).
 
-    Args:
-        patches, registers, one: `shared_attention` of the heads.
-        idle: images in which attention has nothing to fetch.
-
-    Returns:
-        "sink_images", "register_sink_images" and "sink_one_images"; with `idle` also `idle_...`,
-        the same of these images as 1 and 0, nan for others.
+    With `idle`, images in which attention has nothing to fetch, also `idle_...`, the same of these
+    images as 1 and 0, nan for others.
     """
     kinds = {"sink_images": patches, "register_sink_images": registers, "sink_one_images": one}
     found = {name: with_sink(attention) for name, attention in kinds.items()}

@@ -58,8 +58,8 @@ def growth_before(by_block: PerBlock) -> PerImage:
 def increase_left(before: PerBlock, after: PerBlock, seed: int = 0) -> Estimate:
     """What is left of the increase over the blocks after a change, paired over images.
 
-    `growth` minus 1 after the change over that before, of the means over images: 1 where the change
-    does nothing. NONE where norms grow by less than one part in ten thousand before.
+    `growth` minus 1 after the change over that before: 1 where the change does nothing. NONE where
+    norms grow by less than one part in ten thousand before.
     """
     rises = [growth(by_block) - 1 for by_block in (after, before)]
     if rises[1].mean() < LEAST_RISE:
@@ -188,15 +188,9 @@ def peaks(now: Largest, before: Largest) -> Estimates:
 def under_conditions(
     tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
 ) -> Estimates:
-    """What is largest before and after outliers are suppressed, and how much is gone.
+    """`peaks` of "before" (_before) and "moved" (_after), and `reductions` of each named condition.
 
-    Args:
-        tops: condition -> what is largest under it; "before" is the model as it is.
-        names: condition -> end of the names of its `reductions`; others are left out.
-        decimals, seed: as in `reduction`.
-
-    Returns:
-        `peaks` of "before" (_before) and of "moved" (_after), and `reductions` of each condition.
+    `names` are the ends of the names of the reductions.
     """
     before = tops["before"]
     estimates = {
@@ -227,15 +221,8 @@ def medians(
 ) -> Estimates:
     """The medians of a quantity at the patches and at the registers, and their ratio.
 
-    Args:
-        name: of the quantity, such as "norm".
-        patches, registers: several an image, or one, such as the largest attention.
-        resamples: of patches and ratio; those of the registers, which are cheap, are 1000.
-        seed: of the bootstrap.
-
-    Returns:
-        patch_NAME, the median over images and patches; register_NAME, that over images and
-        registers; NAME_ratio, the second over the first.
+    patch_NAME and register_NAME, over images and tokens; NAME_ratio, the second over the first. The
+    cheap median of the registers always takes 1000 resamples.
     """
     patches, registers = to_numpy(patches), to_numpy(registers)
     both, count = np.concatenate([registers, patches], axis=1), registers.shape[1]

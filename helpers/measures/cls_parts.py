@@ -60,15 +60,10 @@ def part_alignment(
 ) -> Estimates:
     """How far a part arranges the images as the whole does (decoupling, section 3.3).
 
-    Args:
-        part, whole: of each image.
-        renormalised: the same part where the weights of its tokens sum to one.
-        permutations: of the images, for the floor.
-
-    Returns:
-        'cka' with the whole, 'floor' (95th percentile of shuffled images), 'cka_debiased',
-        'cka_renormalised', and 'length', the mean of the part's norm over that of the whole.
-        Nothing for a part of less than 0.001 of the whole in the median image: rounding.
+    'cka' with the whole, 'floor' (95th percentile of shuffled images), 'cka_debiased',
+    'cka_renormalised' (the weights of the part's tokens sum to one), and 'length', the mean of the
+    part's norm over that of the whole. Nothing for a part of less than 0.001 of the whole in the
+    median image: rounding.
     """
     length = part.norm(dim=1) / whole.norm(dim=1)
     if length.median() < ROUNDING:
@@ -110,9 +105,8 @@ def along_total(
 ) -> PerPatch:
     """What each patch adds along what all tokens contribute, as its share (decoupling, Fig. 4).
 
-    Args:
-        norms, cosines: of the contributions of the patches (`helpers.capture.PatchContributions`).
-        parts: as `helpers.capture.ClsParts` returns them; the first three are summed.
+    `norms` and `cosines` are those of `helpers.capture.PatchContributions`; the first three of
+    `parts` (`helpers.capture.ClsParts`) are summed.
     """
     return norms * cosines / parts.narrow(1, 0, 3).sum(1).norm(dim=1, keepdim=True)
 

@@ -71,13 +71,8 @@ def angle(cosine: Estimate) -> Estimate:
 def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
     """How alike the outlier tokens of different images are (SINDER, arXiv:2407.16826), and where.
 
-    Args:
-        tokens: one of each image.
-        channels: those of their massive activations.
-
-    Returns:
-        "angle_between": of the mean cosine of two images' tokens; "angle_between_rest": without
-        the channels; "angle_to_channels": between a token and what lies in the channels alone.
+    "angle_between": of the mean cosine of two images' tokens; "angle_between_rest": without the
+    massive `channels`; "angle_to_channels": between a token and what lies in the channels alone.
     """
     rest = tokens.clone()
     rest[:, channels] = 0
@@ -94,16 +89,11 @@ def massive_estimates(
 ) -> Estimates:
     """How large the largest activations are, and whether they keep to their channels.
 
-    Args:
-        kept: `magnitudes` after every block.
-        counts: of each image, in how many tokens a channel is massive after the onset.
-        channels: those that are massive there in other images.
-
-    Returns:
-        "massive_images", by the letter, and "massive_images_100", by the variant: shares of images
-        with a massive activation after any block; "largest" magnitude of an image after any block,
-        and "median", that of the same hidden state; "ratio", one mean over the other, nan where the
-        median is 0; with `counts` "fixed_share" (`channel_share`).
+    "massive_images", by the letter, and "massive_images_100", by the variant: shares of images with
+    a massive activation after any block; "largest" magnitude of an image after any block, and
+    "median", that of the same hidden state; "ratio", one mean over the other, nan where the median
+    is 0; with `counts` "fixed_share", in the `channels` that are massive in other images
+    (`channel_share`).
     """
     block = kept[..., 0].argmax(1)[:, None, None]
     top = kept.take_along_dim(block, dim=1)[:, 0]

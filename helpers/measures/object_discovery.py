@@ -170,17 +170,11 @@ def corloc_under(
     truth: TrueBoxes,
     names: Mapping[str, str],
 ) -> Estimates:
-    """CorLoc of several kinds of boxes under several conditions, in per cent.
+    """CorLoc of several kinds of boxes under several conditions (kind -> condition), in per cent.
 
-    Args:
-        found: kind -> condition -> one box an image.
-        truth: as in `corloc`.
-        names: condition -> end of the name of its CorLoc.
-
-    Returns:
-        corloc_whole, of a box around the whole picture; of each kind KIND and the end of a name;
-        where there is a condition "moved", also KIND_change, its paired difference from "before"
-        in points, and KIND_p, McNemar's p-value.
+    corloc_whole, of a box around the whole picture; of each kind KIND and the end of a name; where
+    there is a condition "moved", also KIND_change, its paired difference from "before" in points,
+    and KIND_p, McNemar's p-value.
     """
     estimates = {"corloc_whole": over_images(whole_box_hits(truth, len(truth)), (0, 100))}
     for kind, boxes in found.items():

@@ -105,21 +105,10 @@ def answers_of_tokens(
 ) -> dict[str, Float[Tensor, "draw tested"]]:
     """`held_out_answers` from one token, with a classifier for each kind of token and each draw.
 
-    Draw s takes the s-th outlier of each image, the first where it has fewer, and its normal
-    partner. Images without an outlier are left out, and of the tested ones those of a class that no
-    learnt one has: all kinds are tested on the same images.
-
-    Args:
-        outlier, normal: pairs, as `helpers.measures.norms.paired_positions` draws them.
-        whole: kind -> a vector of the whole image, such as [CLS]; the same in each draw.
-        labels: the classes.
-        learnt: how many images, from the first, the classifiers learn from.
-        seed: of a schedule; draw s takes `seed` + s.
-        options: schedule and device, as in `fit_classifier`.
-
-    Returns:
-        kind -> answers, those of `whole` first, then "normal" and "outlier"; nothing where no
-        learnt image has an outlier.
+    Draw s takes the s-th of an image's `outlier` tokens, the first where it has fewer, and its
+    `normal` partner (`helpers.measures.norms.paired_positions`); `whole` are vectors of the whole
+    image, such as [CLS]. Images without an outlier are left out, and of the tested ones those of a
+    class that no learnt one has. Nothing where none of the first `learnt` images has an outlier.
     """
     labels, rows = torch.as_tensor(labels), torch.arange(len(labels))
     there = outlier.positions >= 0
@@ -186,14 +175,10 @@ def read_patches(
     seed: int = 0,
     device: Any = None,
 ) -> dict[str, Reading]:
-    """Probes of position, coordinates and pixels, tested on several kinds of token.
+    """Probes of position, coordinates and pixels, tested on several kinds of token of other images.
 
-    Args:
-        learn: what all of them learn from, with pixels.
-        tested: kind -> tokens of other images.
-        usual: kind -> training tokens of that kind, whose positions give the constant answers.
-        grid: (rows, columns) of the patches.
-        schedule, seed, device: of the position probe; the regressions are in closed form.
+    The positions of `usual`, training tokens of each kind, give the constant answers. `schedule` is
+    of the position probe; the regressions are in closed form.
     """
     position = fit_position(
         learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device
@@ -230,19 +215,11 @@ def read_pairs(
     grid: Grid,
     **how: Any,
 ) -> dict[str, dict[str, Reading]]:
-    """`read_patches` of outliers and normal patches, by probes of both and by probes of their own.
+    """`read_patches` of outliers and normal patches, by probes of both ('') or of one ('_own').
 
-    Args:
-        outlier, normal: pairs of tokens; those of the images after the first `learnt` are tested.
-        random: other tokens of the same images; those of them that are normal are learnt from.
-        mask: which patches are outliers.
-        learnt: how many images are learnt from.
-        grid: (rows, columns) of the patches.
-        how: schedule, seed and device.
-
-    Returns:
-        '' for both together and '_own' -> 'outlier' and 'normal' -> reading; nothing where no
-        learnt image has an outlier.
+    `outlier` and `normal` are pairs; those of the images after the first `learnt` are tested. Of
+    the `random` tokens those outside the `mask` of outliers are learnt from. Nothing where no
+    learnt image has an outlier.
     """
     if not mask[:learnt].any():
         return {}
@@ -300,17 +277,9 @@ def regression_errors(
 ) -> dict[str, PerKind]:
     """Squared errors of linear probes of tokens, one for each target (SORTS, experiments 4 and 5).
 
-    Args:
-        learn: what the probes learn from, with pixels.
-        tested: kind -> tokens of other images, with pixels; those at position -1 do not count.
-        grid: (rows, columns) of the patches.
-        device: where to fit.
-        targets: of "position", "rgb" and "pixels".
-
-    Returns:
-        target -> the mean over the tokens of an image, one column a kind; nan without a token. Of
-        "position" in squared grid units, of the others in squared units of the pixels, summed over
-        rows and columns, channels, or all pixels of the patch.
+    Of each target the mean over the tokens of an image, one column a kind; nan without a token. Of
+    "position" in squared grid units, of "rgb" and "pixels" in squared units of the pixels, summed
+    over rows and columns, channels, or all pixels of the patch. Tokens at position -1 do not count.
     """
     errors = {}
     for name in targets:
@@ -340,15 +309,8 @@ def unexplained(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """The share of the variance that a probe leaves unexplained in tokens of two kinds.
 
-    The position of tokens far from the middle of the grid has a larger error to begin with, which
-    the ratio of two errors takes for lost information and this does not.
-
-    Args:
-        errors, constant: from `regression_errors` and `constant_errors`; nan without a token.
-        seed: of the bootstrap over images.
-
-    Returns:
-        That of the first kind, of the second, and the first over the second.
+    And their ratio. From `regression_errors` and `constant_errors`: the position of tokens far from
+    the middle of the grid has a larger error to begin with.
     """
     rows = torch.stack([errors.double(), constant.double()], dim=1)
     one, two = (bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
@@ -368,12 +330,8 @@ def read_shares(
 ) -> Estimates:
     """How much linear probes read from tokens, in % (after SORTS, Table 5, which defines nothing).
 
-    Arguments are as in `regression_errors`.
-
-    Returns:
-        "position_KIND": tokens whose row and column are right when rounded, mean over images;
-        "rgb_KIND": the R squared of the mean colour, below 0 where the probe is worse than the
-        mean.
+    "position_KIND": tokens whose row and column are right when rounded, mean over images;
+    "rgb_KIND": the R squared of the mean colour, below 0 where the probe is worse than the mean.
     """
     probe = fit_regression(learn.tokens, coordinates(learn.positions, grid), device=device)
     errors = regression_errors(learn, tested, grid, device, ("rgb",))["rgb"]

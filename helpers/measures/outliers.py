@@ -76,19 +76,12 @@ def under_rule(
 ) -> Estimates:
     """What the claims about outliers measure, with outliers by one rule after the last block.
 
-    Args:
-        rule: as in `helpers.measures.norms.threshold`.
-        norms: of the patches after each block.
-        attention: of [CLS] on the patches, in the last block.
-        similarities: end of a name -> similarity of the patches with their neighbours.
-        parts: "q", "k" or "v" -> norms of the patches' queries, keys or values in the last block.
-
-    Returns:
-        `outlier_images`; `outlier_tokens`, the share of all patches; `iou`, the overlap with the
-        attention artifacts by the same rule (`as_common`), and `iou_top`, with as many of an
-        image's most attended patches; `onset_depth`; for each similarity `auc` and `auc_matched`,
-        the chance that an outlier is more similar than another patch, and than another one at its
-        position; for each part `PART_auc`, the chance that an outlier has the larger norm.
+    `outlier_images`; `outlier_tokens`, the share of all patches; `iou`, the overlap with [CLS]'s
+    attention by the same rule (`as_common`), and `iou_top`, with as many of an image's most
+    attended patches; `onset_depth`; for each similarity with the neighbours `auc` and
+    `auc_matched`, the chance that an outlier is more similar than another patch, and than another
+    one at its position; for each part ("q", "k", "v") `PART_auc`, the chance that an outlier has
+    the larger norm.
     """
     last = norms[:, -1]
     found = outliers(last, rule)
@@ -133,11 +126,8 @@ def onset_ratio(
 ) -> PerImage:
     """The first outlier's query, key or value norm over the median patch's, in the next block.
 
-    Args:
-        norms: of the patches after each block; the token is that of the highest norm after the
-            onset block.
-        parts: norms of the queries, keys or values of each block.
-        onset: as `helpers.measures.norms.onset_block` gives it; without one the ratio is nan.
+    The token is that of the highest norm after the onset block
+    (`helpers.measures.norms.onset_block`); nan without one.
     """
     rows, reader = torch.arange(len(norms)), (onset + 1).clamp(max=norms.shape[1] - 1)
     token, read = norms[rows, onset].argmax(1), parts[rows, reader]
@@ -159,18 +149,12 @@ def after_rolling(
 ) -> Estimates:
     """Whether outliers follow the content of rolled images or stay at their positions.
 
-    Args:
-        before, after: which patches are outliers in the unrolled and in the rolled images
-            (`helpers.interventions.rolled_content`), by one threshold.
-        source: `before`, rolled: patches that show what an outlier of the unrolled ones showed.
-        similarity: of the rolled images' patches with their neighbours.
-
-    Returns:
-        "auc_rolled", the chance that an outlier of the rolled images is more similar than another
-        patch; "rolled_share", of these outliers at the most frequent positions of the unrolled
-        images, as many as such an image has outliers on average; "rolled_follow" and "rolled_stay",
-        the share of a rolled image's outliers in `source` and in `before`, a mean over the images
-        that still have one.
+    `before` and `after` are the outliers of the unrolled and the rolled images, by one threshold;
+    `source` is `before`, rolled. "auc_rolled", the chance that an outlier of the rolled images is
+    more similar to its neighbours than another patch; "rolled_share", of these outliers at the most
+    frequent positions of the unrolled images, as many as such an image has on average;
+    "rolled_follow" and "rolled_stay", the share of a rolled image's outliers in `source` and in
+    `before`.
     """
     count = max(1, round(before.sum(1).double().mean().item()))
     found = after.sum(1)
@@ -187,8 +171,7 @@ def size_slope(
 ) -> Float[Array, " image"]:
     """By how much a quantity of an image rises when a model has ten times the size.
 
-    The slope of the least-squares line through the models of a family (a column each), against the
-    logarithm of their `sizes`, in parameters.
+    The least-squares slope over a family's models (a column each), whose `sizes` are in parameters.
     """
     away = np.log10(sizes) - np.log10(sizes).mean()
     return like(to_numpy(per_image) @ (away / (away @ away)), per_image)
@@ -201,14 +184,8 @@ def over_larger(
 ) -> Estimates:
     """A smaller model against a larger one, paired (Fig. 4 of the reproduction of Darcet et al.).
 
-    Args:
-        outliers: which patches are outliers in the smaller and in the larger model, by one rule.
-        norms: their patch norms, taken at the same place.
-        seed: of the bootstrap over images.
-
-    Returns:
-        "tokens_over_larger": the share of patches that are outliers, smaller minus larger, in
-        points; "norm_over_larger": mean patch norm of the smaller over that of the larger model.
+    "tokens_over_larger": the share of patches that are outliers, smaller minus larger, in points;
+    "norm_over_larger": mean patch norm of the smaller over that of the larger model.
     """
     smaller, larger = (100 * x.double().mean(1) for x in outliers)
     means = torch.stack([x.double().mean(1) for x in norms], dim=1)
@@ -285,16 +262,9 @@ def unit_traits(
 ) -> Estimates:
     """What a neuron does at outliers, and what these hold beside as many other patches.
 
-    Args:
-        activation, second: of the neuron, and of the one it is compared with.
-        mask: which patches are outliers.
-        outlier, normal: tokens of outliers, and of other patches of the same images.
-        seed: of the interval of "neuron_lead".
-
-    Returns:
-        "neuron_activation", at outliers; "neuron_elsewhere", at the other patches; "neuron_lead",
-        at outliers over that of the second neuron; "channel_share" and "channel_share_normal"
-        (`largest_channel_share`); "cosine_outlier" and "cosine_normal" (`cosine_with_others`).
+    "neuron_activation", at outliers; "neuron_elsewhere", at the other patches; "neuron_lead", at
+    outliers over that of the second neuron; "channel_share" and "channel_share_normal"
+    (`largest_channel_share`); "cosine_outlier" and "cosine_normal" (`cosine_with_others`).
     """
     one, two = (mean_where(of, mask) for of in (activation, second))
     return {
@@ -423,17 +393,9 @@ def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
 def at_fixed(learnt: Bool[Tensor, "_ patch"], tested: PatchMask, attention: PerPatch) -> Estimates:
     """Whether outliers are where other images have theirs.
 
-    The fixed positions are the most frequent ones of `learnt`, as many as an image has outliers
-    on average (rounded, at least one).
-
-    Args:
-        learnt: which patches are outliers, in the images that give the positions.
-        tested: the same, in other images.
-        attention: of [CLS] on the patches of these.
-
-    Returns:
-        `counts_at` these positions; "attention_lift", the mean attention on them over that on all
-        patches.
+    `counts_at` the most frequent positions of the `learnt` images, as many as an image has outliers
+    on average (rounded, at least one); "attention_lift", the mean attention of [CLS] on them over
+    that on all patches.
     """
     count = max(1, round(learnt.sum(1).double().mean().item()))
     positions = usual_positions(learnt, count)
@@ -450,15 +412,8 @@ def at_other_size(
 ) -> Estimates:
     """Whether outliers at a second resolution are where they were at the first.
 
-    Args:
-        mask: which patches are outliers at the second resolution.
-        corners: the patches in the corners of its grid.
-        positions: where outliers were at the first.
-        grid, other: (rows, columns) of the first and of the second.
-
-    Returns:
-        "count", "images" and "share" of `counts_at` the patches that overlap the area of
-        `positions`; "corner_share", the share of the outliers in the corners.
+    "count", "images" and "share" of `counts_at` the patches of the `other` grid that overlap the
+    area of `positions` in `grid`; "corner_share", the share of the outliers in the `corners`.
     """
     counts = counts_at(mask, overlapping(positions, grid, other))
     del counts["filled"]  # more patches overlap a position than it can have outliers
@@ -491,18 +446,11 @@ def treated(
     limit: float,
     right: Mapping[str, ImageMask],
 ) -> Estimates:
-    """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
+    """Outliers and accuracy of a model as it is (the first condition), and under treatments.
 
-    Args:
-        norms: condition -> patch norms of the same images, the model as it is first.
-        limit: the norm above which a patch is an outlier.
-        right: condition -> whether the answer is right; none where there are no answers.
-
-    Returns:
-        For each condition, with `_CONDITION` at the end of the name but for the first: `max_norm`,
-        largest norm of an image; `images`, the share of images with an outlier; and with answers
-        `accuracy` in %, and of a treatment `loss`, the accuracy lost in points, paired over images,
-        and `mcnemar_p`, its exact p-value.
+    `max_norm`, largest norm of an image; `images`, the share of images with an outlier, above
+    `limit`; and with answers `accuracy` in %, and of a treatment `loss`, the accuracy lost in
+    points, paired, and `mcnemar_p`. `_CONDITION` ends the names but for the first.
     """
     estimates: Estimates = {}
     first = next(iter(norms), None)
@@ -525,18 +473,11 @@ def moved_estimates(
     labels: Labels,
     seed: int = 0,
 ) -> Estimates:
-    """What moving register neurons does to one data set's norms and answers.
+    """What moving register neurons does to one data set's norms and answers, before and after.
 
-    Args:
-        norms: of the patches after each block, before and after.
-        right: whether a probe names the class, before and after.
-        labels: the classes.
-        seed: of the bootstrap.
-
-    Returns:
-        "norm_reduction", of the largest norm (`reduction`); "max_norm_before" and "max_norm_after",
-        in the block where it is largest before; "majority", the share of the most frequent class,
-        in %; and `paired_accuracy` in %.
+    "norm_reduction", of the largest norm (`reduction`); "max_norm_before" and "max_norm_after", in
+    the block where it is largest before; "majority", the share of the most frequent class, in %;
+    and `paired_accuracy` in %.
     """
     before, after = (x.amax(-1) for x in norms)
     return {

@@ -50,17 +50,10 @@ def recipe_estimates(
 ) -> Estimates:
     """Whether the recipe of checkpoints explains their outliers better than their size does.
 
-    Args:
-        checkpoints: of each what `presence_and_corners` gives.
-        recipes, sizes: of each.
-        judged: whether it belongs to those whose corner share is asked for.
-        seed: of the bootstrap over checkpoints.
-
-    Returns:
-        "recipe_over_size": adjusted R squared of the share of images with an outlier by the recipe
-        minus that by the size; "corner_share_21k": share of the outliers in the corners, mean over
-        those that are judged and have outliers in more than 5 % of the images; "checkpoints_with":
-        the share of all with outliers in more than 5 % of the images, a plain number.
+    "recipe_over_size": adjusted R squared of the share of images with an outlier by the recipe
+    minus that by the size; "corner_share_21k": share of the outliers in the corners, mean over the
+    `judged` checkpoints with outliers in more than 5 % of the images; "checkpoints_with": the share
+    of all with outliers in more than 5 % of the images, a plain number.
     """
     present = np.array([own["outlier_images"].value for own in checkpoints])
     corners = np.array([own["corner_share"].value for own in checkpoints])

@@ -123,18 +123,9 @@ def added_register(
 ) -> Estimates:
     """What one untrained register does (SORTS, section 7.5), paired image by image.
 
-    Args:
-        norms: of the patches, without and with it.
-        hits: whether LOST finds an object, in %, without and with it.
-        register: its own norm.
-        tokens: random ones with it and without it, and their pixels, as in `pixel_errors`.
-        end: behind the name of the register in the names of the values.
-        seed: of the bootstrap.
-        device: where to fit.
-
-    Returns:
-        "tail_ratio"; "register_norm", over the median patch; "corloc" with `end` and "_register",
-        in %; "corloc_gain", in points; "reconstruction_ratio", pixel error with over without.
+    `norms` and `hits` of LOST, in %, are without and with it; `tokens` are as in `pixel_errors`.
+    "tail_ratio"; "register_norm", over the median patch; "corloc" with `end` and "_register", in %;
+    "corloc_gain", in points; "reconstruction_ratio", pixel error with over without.
     """
     errors = pixel_errors(*tokens, device)
     return {
@@ -152,15 +143,10 @@ def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage
 
 
 def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
-    """What registers change in each image's answer.
+    """What registers change in each image's answer: 100 where it is right, else 0, by their number.
 
-    Args:
-        right: number of registers, 0 and 1 among them -> 100 where the answer is right, else 0, of
-            the same images; of the first of them alone where a number was tried on fewer.
-
-    Returns:
-        "gain_one", one register against none; "gain_more", the mean over larger numbers against
-        one, on the images that all of these saw; nan where no more were tried.
+    "gain_one", one register against none; "gain_more", the mean over larger numbers against one, on
+    the images that all of these saw; nan where no more were tried.
     """
     one, more = right[1], [right[count] for count in right if count > 1]
     further = torch.full_like(one, torch.nan)
@@ -222,14 +208,7 @@ def object_places(
 ) -> dict[Grid, Int64[Tensor, "image both"]]:
     """For each grid, random patches of each image: `count` on objects, then as many off them.
 
-    Args:
-        masks: of the objects, as in `covered`; None where they are not known, and no grid has any.
-        grids: (rows, columns).
-        count: patches of either kind.
-        seed: of the choice.
-
-    Returns:
-        grid -> row-major patch indices; -1 where there are fewer.
+    `masks` are as in `covered`; without any no grid has places. -1 where there are fewer.
     """
     if masks is None:
         return {}
@@ -273,16 +252,8 @@ def place_traits(
     """What one token at these places holds, beside a normal one of the same image.
 
     The class is read by a classifier for each kind of token, position and pixels by least squares
-    of both kinds together.
-
-    Args:
-        outlier, normal: tokens at the places and at as many others, pairs; with pixels.
-        random: more tokens of the same images, of which those not at these places are learnt from.
-        mask: the places.
-        cls, registers: of each image; of the registers, if any, their mean is read.
-        labels, learnt: as in `helpers.measures.one_token.answers_of_tokens`.
-        grid: (rows, columns) of the patches.
-        device: where to fit.
+    of both kinds together. Arguments are as in `helpers.measures.one_token.answers_of_tokens`;
+    `random` are more tokens of the same images, of which those outside `mask` are learnt from.
 
     Returns:
         For `family_estimates`. Of tested images that have such a place: "accuracy_KIND", right
@@ -313,17 +284,12 @@ def member_traits(
     norms: tuple[PerPatch, PerRegister],
     attention: tuple[PerPatch, PerRegister],
 ) -> dict[str, Shaped[Tensor, "image ..."]]:
-    """Where one model has its high norms, and what its registers take over.
+    """Where one model has its high norms, and what its registers take over, for `family_estimates`.
 
-    Args:
-        norms: of its patches and of its registers, taken at the same place.
-        attention: of [CLS] to the same tokens, shares.
-
-    Returns:
-        For `family_estimates`: "outlier_images": whether a patch lies above 3 x the median of all
-        images' patches; "max_norm": the largest patch norm; "norm_ratio": all patch norms. With
-        registers also "register_ratio"; "register_largest": whether the token of the largest norm
-        is a register; and `register_use`.
+    From norms and [CLS]'s attention of patches and registers: "outlier_images": whether a patch
+    lies above 3 x the median of all images' patches; "max_norm": the largest patch norm;
+    "norm_ratio": all patch norms. With registers also "register_ratio"; "register_largest": whether
+    the token of the largest norm is a register; and `register_use`.
     """
     patches, registers = norms
     traits = {
@@ -356,17 +322,11 @@ def takeover_traits(
     places: PatchMask,
     activation: tuple[PerPatch, PerRegister] | None = None,
 ) -> dict[str, Shaped[Tensor, "image ..."]]:
-    """What registers took over from the places where outliers were.
+    """What registers took over from the places where outliers were, for `family_estimates`.
 
-    Args:
-        norms, attention: as in `member_traits`.
-        places: of the outliers in the model before.
-        activation: of the unit that writes them, at the same tokens.
-
-    Returns:
-        For `family_estimates`: "taken_over"; "place_attention": share of [CLS]'s attention at the
-        places; with `activation` "place_activation", its magnitude there, mean over the places of
-        an image (nan without one), and "register_activation", the largest of a register.
+    "taken_over"; "place_attention": share of [CLS]'s attention at the places; with the `activation`
+    of the unit that writes outliers "place_activation", its magnitude there, mean over the places
+    of an image (nan without one), and "register_activation", the largest of a register.
     """
     traits = {"taken_over": taken_over(*norms), "place_attention": (attention[0] * places).sum(1)}
     if activation is not None:
@@ -380,12 +340,8 @@ def takeover_traits(
 def trainings_over(taken: Mapping[tuple[int, int], ImageMask]) -> Estimates:
     """In which share of trainings the registers took over: in more than half of the images.
 
-    Args:
-        taken: (registers, seed of the training) -> `taken_over`.
-
-    Returns:
-        'taken_over_REGISTERS' -> share of the trainings, with Wilson's interval over trainings; of
-        a single training the share of its images, over images.
+    `taken` is `taken_over` by (registers, seed). 'taken_over_REGISTERS' has Wilson's interval over
+    trainings; of a single training it is the share of its images, over images.
     """
     each: dict[int, list[Estimate]] = {}
     for (count, _), own in taken.items():
@@ -405,15 +361,9 @@ def trainings_over(taken: Mapping[tuple[int, int], ImageMask]) -> Estimates:
 def recorded_shares(
     entries: Mapping[tuple[int, int], Mapping[str, Any]], names: Iterable[str], images: int
 ) -> Estimates:
-    """Shares of images that trainings wrote down, their mean over the trainings by `over_seeds`.
+    """'NAME_seeds_REGISTERS': the mean over trainings (`over_seeds`) of shares of their images.
 
-    Args:
-        entries: (registers, seed of the training) -> name -> share of so many `images`.
-        names: of the shares.
-        images: of each training.
-
-    Returns:
-        'NAME_seeds_REGISTERS' -> estimate.
+    `entries` are by (registers, seed), of so many `images` each.
     """
     places, estimates = np.arange(images), {}
     for name in names:

@@ -103,17 +103,11 @@ def replacement_costs(
 ) -> Estimates:
     """What replacing tokens costs, in each condition; the first is the unchanged model.
 
-    Args:
-        right: condition -> whether the answer is right.
-        scores: condition -> the logits behind it.
-        patches: condition -> whether a probe on the other patches is right; not of those that
-            replace some of these.
-        labels: the classes.
-
-    Returns:
-        `accuracy` and `patches_accuracy` in %, of the unchanged model. Of each other condition,
-        whose name ends the name: `loss_` and `patches_`, accuracy lost in points, and `entropy_`,
-        cross-entropy gained in nats, all paired over images.
+    `patches` is whether a probe on the other patches is right; not of conditions that replace some
+    of these. `accuracy` and `patches_accuracy` in %, of the unchanged model. Of each other
+    condition,
+    whose name ends the name: `loss_` and `patches_`, accuracy lost in points, and `entropy_`,
+    cross-entropy gained in nats, all paired over images.
     """
     first, *others = right
     true = torch.as_tensor(labels).long()

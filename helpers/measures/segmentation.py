@@ -43,13 +43,7 @@ def fit_segmenter(
 ) -> tuple[Probe, float]:
     """The linear probe of the class at points of pictures, and its penalty (`fit_tuned`).
 
-    Args:
-        tokens: patch tokens of the images to learn from.
-        points: the classes at the middles of the cells of any grid (`Images.segments_at`).
-        held_out, held_out_points: of other images, on which the penalty is chosen.
-        classes: their number.
-        penalties: to choose from.
-        device: where to compute.
+    `points` are the classes at the middles of the cells of any grid (`Images.segments_at`).
     """
     pairs = ((tokens, points), (held_out, held_out_points))
     (x, y), (other, true) = (_at_points(*pair, classes) for pair in pairs)
@@ -175,16 +169,10 @@ def segmentation_estimates(
 ) -> Estimates:
     """How well a model segments in its states, and what it gains over the first of them.
 
-    Args:
-        states: ending of a name, empty for the model as it is -> "probe", "places" (of the probe,
-            at some patches) and "nearest" -> counts of the same images.
-        name: in the middle of each name, such as the image size.
-        groups, seed: as in `segmented`.
-
-    Returns:
-        `miou_NAME` and `pixels_NAME`, `knn_miou_NAME` by nearest patches, each with the ending of
-        the state; `gain_NAME` and `right_gain_NAME`, with the ending of the state before NAME. At
-        the places "_places" follows.
+    `states` are by the ending of a name, and have "probe", "places" (of the probe, at some patches)
+    and "nearest" counts of the same images. `miou_NAME` and `pixels_NAME`, `knn_miou_NAME` by
+    nearest patches, each with the ending of the state; `gain_NAME` and `right_gain_NAME`, with the
+    ending of the state before NAME. At the places "_places" follows.
     """
     estimates: Estimates = {}
     first = next(iter(states.values()))

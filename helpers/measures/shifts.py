@@ -51,14 +51,9 @@ def shift_answers(right: Mapping[str, PerImage]) -> Estimates:
 
 
 def register_cosines(tokens: Mapping[str, Float[Tensor, "image count width"]]) -> Estimates:
-    """How far several appended tokens together are what a single one is (Table 8).
+    """'register_cosine_K': cosine of the sum of K appended tokens with the single one (Table 8).
 
-    Args:
-        tokens: 'tokens_K' -> the K appended tokens of each image.
-
-    Returns:
-        'register_cosine_K': cosine of their sum with the single one, K from 2; over the images
-        whose single one is not all but zero.
+    Over the images whose single one, of 'tokens_1', is not all but zero.
     """
     found: Estimates = {}
     for name, several in tokens.items():

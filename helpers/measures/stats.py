@@ -7,15 +7,10 @@ a mean over trainings `over_seeds`. How often they cover is simulated by scripts
 than 5 images have no interval (nan), an empty group is NONE.
 """
 
-import json
 import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy  # its parts are imported where they are first needed
@@ -41,41 +36,27 @@ OPPOSITE = {"supported", "refuted"}
 LEVEL = 0.95  # of all intervals
 ALIKE = 1e-6  # of the largest: how little the values of trainings that are the same may differ
 NO_INTERVAL = (math.nan, math.nan)
-# Where statistics lie that are known by their name; a file of somebody else calls nothing else.
-OWN = re.compile(r"helpers\.measures\.\w+:\w+|numpy:(nan)?(mean|median|std|percentile|quantile)")
 MOST_COLUMNS = 8  # numbers of an image that are kept; what rests on all its patches has too many
 
 
-@dataclass(frozen=True, eq=False)
 class PerImage:
-    """What an estimate takes of each image, and how it follows from that.
+    """What an estimate takes of each image.
 
     Attributes:
-        how: the function of this module that makes the estimate.
-        options: its other arguments, as JSON data.
         pieces: (image,) float32 each, nan where an image has none. Of a mean or a share one; of
-            `bootstrap` one a column; of `bootstrap_spread` one a group; of `jackknife` what each
-            image adds to the value, infinite where there is none without it; of `over_seeds` those
-            of one training after another.
+            `bootstrap` one a column; of `jackknife` what each image adds to the value; of
+            `over_seeds` those of one training after another.
     """
 
-    how: str
-    options: Mapping[str, Any]
-    pieces: tuple[Float[np.ndarray, " _"], ...]
-
-    def estimate(self) -> "Estimate":
-        """The estimate that follows from the pieces, which float32 may have rounded."""
-        return _FOLLOWS[self.how](self.pieces, self.options)
+    def __init__(self, *pieces: Shaped[Array, " _"]):
+        self.pieces = tuple(to_numpy(piece).astype(np.float32) for piece in pieces)
 
     def __eq__(self, other: object) -> bool:
         """Estimates are equal by their value and interval, whatever these follow from."""
-        return True if other is None or isinstance(other, PerImage) else NotImplemented
+        return True
 
     def __hash__(self) -> int:
         return 0
-
-    def __repr__(self) -> str:
-        return f"PerImage({self.how!r}, {len(self.pieces)} x {len(self.pieces[0])} images)"
 
 
 class Estimate(NamedTuple):
@@ -101,24 +82,6 @@ class Estimate(NamedTuple):
     over: str = "images"
     trainings: tuple[tuple[float, float, float], ...] | None = None
     per_image: PerImage | None = None
-
-    def of(self, how: str, pieces: Iterable[Shaped[Array, " _"]], **options: Any) -> "Estimate":
-        """The same, with what it follows from, where the options can be told as JSON."""
-        try:
-            json.dumps(options, allow_nan=False)
-        except (TypeError, ValueError):
-            return self
-        rows = tuple(to_numpy(piece).astype(np.float32) for piece in pieces)
-        return self._replace(per_image=PerImage(how, options, rows))
-
-    def placed(self, at: Shaped[np.ndarray, " _"], images: int) -> "Estimate":
-        """The same of `images` images, where those that it rests on stand at these places."""
-        if self.per_image is None:
-            return self
-        rows = tuple(np.full(images, np.nan, np.float32) for _ in self.per_image.pieces)
-        for row, piece in zip(rows, self.per_image.pieces, strict=True):
-            row[at] = piece
-        return self._replace(per_image=replace(self.per_image, pieces=rows))
 
 
 Estimates = dict[str, Estimate | float]  # by name
@@ -165,11 +128,10 @@ def over_images(
     if n == 0:
         return NONE
     value = float(values.mean())
-    kept = {"limits": _told(limits), "continuous": continuous, "counts": counts}
     if limits is None:
         low, high = _mean_interval(values)
         ends = NO_INTERVAL if counts and low == high else (low, high)
-        return Estimate(value, *ends, n).of("over_images", [whole], **kept)
+        return Estimate(value, *ends, n, per_image=PerImage(whole))
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
         raise ValueError(f"limits {limits} are not (0, highest) or (-highest, highest)")
@@ -185,7 +147,7 @@ def over_images(
         if low == high and counts:
             low, high = _of_alike(value, n, limits)
     low, high = map(float, np.clip((low, high), lowest, highest))
-    return Estimate(value, low, high, n, step).of("over_images", [whole], **kept)
+    return Estimate(value, low, high, n, step, per_image=PerImage(whole))
 
 
 def bootstrap(
@@ -223,36 +185,16 @@ def bootstrap(
         drawn = _weights_in_groups(np.array(groups)[kept], resamples, seed)
     draws = [statistic(np.repeat(values, weights, axis=0)) for weights in drawn]
     estimate = _percentiles(statistic(values), np.array(draws), n)
-    name, columns = _name_of(statistic), whole[0].size
-    if name is None or columns > MOST_COLUMNS or groups is not None:
+    columns = whole.reshape(len(whole), -1).T
+    if len(columns) > MOST_COLUMNS or groups is not None:
         return estimate
-    options = {"statistic": name, "resamples": resamples, "seed": seed, "shape": whole.shape[1:]}
-    return estimate.of("bootstrap", whole.reshape(-1, columns).T, **options)
+    return estimate._replace(per_image=PerImage(*columns))
 
 
 def ratio_of_means(rows: Pairs) -> float:
     """Mean of the first column over mean of the second, nan left out; for `bootstrap`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.divide(*np.nanmean(rows, axis=0)))
-
-
-def paired(one: PerImage, other: PerImage) -> Estimate | None:
-    """`other` minus `one` with its interval, both measured on the same images in the same order.
-
-    What the images have in common cancels, so the interval is as a rule narrower than that of two
-    independent samples.
-
-    Returns:
-        None where no image is paired with itself: trainings, groups, other images, and values that
-        do not rest on the same images.
-    """
-    same = one.how == other.how and len(one.pieces) == len(other.pieces)
-    rows = [np.stack(x.pieces, axis=1) for x in (one, other) if same and x.how in _PAIRED]
-    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
-        return None
-    if not np.array_equal(*map(np.isnan, rows)):
-        return None
-    return _PAIRED[one.how](*rows, one.options, other.options)
 
 
 def share(per_image: Answers) -> Estimate:
@@ -266,8 +208,7 @@ def share(per_image: Answers) -> Estimate:
     n, k = len(values), int(values.sum())
     if n == 0:
         return NONE
-    estimate = Estimate(k / n, *_share_interval(k, n), n, 1 / n)
-    return estimate.of("share", [values])
+    return Estimate(k / n, *_share_interval(k, n), n, 1 / n, per_image=PerImage(values))
 
 
 def jackknife(
@@ -303,11 +244,7 @@ def jackknife(
         ends = value + reach if limits is None else _within(value, reach, limits, carriers)
         if counts and ends[0] == ends[1]:
             ends = _of_alike(value, carriers, limits)
-    kept = {"limits": _told(limits), "carriers": carriers, "counts": counts}
-    kept["value"] = float(value)
-    # What an image adds is small beside the value: float32 would leave little of `without`.
-    added = np.where(np.isnan(without), np.inf, value - without)
-    return Estimate(float(value), *map(float, ends), n).of("jackknife", [added], **kept)
+    return Estimate(float(value), *map(float, ends), n, per_image=PerImage(value - without))
 
 
 def over_seeds(
@@ -351,9 +288,7 @@ def over_seeds(
     each = [estimate.per_image for estimate in kept if estimate.per_image is not None]
     if len(each) < n:
         return found
-    told = [{"how": x.how, "options": x.options, "pieces": len(x.pieces)} for x in each]
-    pieces = (piece for x in each for piece in x.pieces)
-    return found.of("over_seeds", pieces, limits=_told(limits), each=told)
+    return found._replace(per_image=PerImage(*(piece for own in each for piece in own.pieces)))
 
 
 def falls_in_two(values: Float[np.ndarray, " value"]) -> bool:
@@ -387,7 +322,7 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
 
 def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """`auc` of the scores in `mask` against the others, pooled over patches, by `jackknife`."""
-    scores, mask, kept = _images_with_numbers(settled(scores), mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     if not (positive.any() and negative.any()):
         return NONE
@@ -395,7 +330,7 @@ def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     rows = zip(scores, positive, negative, strict=True)
     inside = [((np.sign(s[p][:, None] - s[q]) + 1) / 2).sum() for s, p, q in rows]
     own, carriers = positive.sum(axis=1) * negative.sum(axis=1), _fewer(positive, negative)
-    return _auc_interval(wins, pairs, np.array(inside), own, carriers).placed(kept, len(kept))
+    return _auc_interval(wins, pairs, np.array(inside), own, carriers)
 
 
 def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -405,7 +340,7 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     no position has both kinds. Only images with a masked patch that has others to be compared with
     at its position carry it, or with one of these others; n counts the rarer of the two.
     """
-    scores, mask, kept = _images_with_numbers(settled(scores), mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     both = positive.any(axis=0) & negative.any(axis=0)
     if not both.any():
@@ -416,7 +351,7 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     none = np.zeros(len(scores))
     carriers = _fewer(positive[:, both], negative[:, both])
     estimate = _auc_interval(wins, pairs, none, none, carriers)
-    return estimate._replace(n=carriers).placed(kept, len(kept))
+    return estimate._replace(n=carriers)
 
 
 def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
@@ -429,7 +364,7 @@ def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
     mask = to_numpy(mask)
     own, others = np.array_split(np.random.default_rng(seed).permutation(len(mask)), 2)
     count = max(1, round(mask[own].sum(axis=1).mean())) if len(own) else 1
-    return share_at(mask[others], usual_positions(mask[own], count)).placed(others, len(mask))
+    return share_at(mask[others], usual_positions(mask[own], count))
 
 
 def usual_positions(mask: PatchSet, count: int) -> list[int]:
@@ -457,10 +392,9 @@ def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     The difference of the means over the pooled standard deviation (Cohen 1988); nan where a group
     is empty or both are constant.
     """
-    scores, mask, kept = _images_with_numbers(scores, mask)
+    scores, mask = _images_with_numbers(scores, mask)
     mean = np.nanmean(scores, dtype=np.float64) if scores.size else 0.0
-    found = _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
-    return found.placed(kept, len(kept))
+    return _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
 
 
 def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
@@ -521,8 +455,7 @@ def bootstrap_spread(
     least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
     ends = (least, estimate.high) if chance.any() or estimate.value else NO_INTERVAL
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
-    found = Estimate(estimate.value, *ends, images)
-    return found.of("bootstrap_spread", groups, resamples=resamples, seed=seed), p_value
+    return Estimate(estimate.value, *ends, images), p_value
 
 
 def enrichment_over_images(
@@ -536,11 +469,10 @@ def enrichment_over_images(
     infinite. The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier
     where information is redundant.
     """
-    scores, mask, kept = _images_with_numbers(settled(scores), mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
-    found = _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
-    return found.placed(kept, len(kept))
+    return _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
 
 
 def disagreement(table: Mapping[str, Mapping[str, object]], columns: Iterable[str]) -> float:
@@ -562,11 +494,11 @@ def contradictions(table: Mapping[str, Mapping[str, object]], columns: Iterable[
     return sum(one != other for one, other in decided) / len(decided) if decided else math.nan
 
 
-def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Both of the images that have a number, and which these are."""
+def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Both of the images that have a number."""
     scores, mask = to_numpy(scores), to_numpy(mask)
     kept = ~np.isnan(scores).all(axis=1)
-    return scores[kept], mask[kept], kept
+    return scores[kept], mask[kept]
 
 
 def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> np.ndarray:
@@ -769,115 +701,3 @@ def _ratio_of_groups(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _finite_or_nan(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), x, np.nan)
-
-
-def _name_of(statistic: Callable) -> dict[str, Any] | None:
-    """Where a statistic is found, and with which arguments, as JSON data; None of a closure."""
-    options = {}
-    if isinstance(statistic, partial) and not statistic.args:
-        statistic, options = statistic.func, dict(statistic.keywords)
-    module, name = (getattr(statistic, x, "") for x in ("__module__", "__qualname__"))
-    function = f"{module}:{name}"
-    return {"function": function, **options} if OWN.fullmatch(function) else None
-
-
-def _named(name: Mapping[str, Any]) -> Callable[[np.ndarray], float]:
-    """The statistic that `_name_of` names.
-
-    Raises:
-        ValueError: what is no statistic of this package or NumPy.
-    """
-    if not OWN.fullmatch(name["function"]):
-        raise ValueError(f"{name['function']} is no statistic of this package or NumPy")
-    module, _, function = name["function"].partition(":")
-    options = {key: value for key, value in name.items() if key != "function"}
-    return partial(getattr(import_module(module), function), **options)
-
-
-def _told(limits: Limits | None) -> list[float | None] | None:
-    """Limits as JSON has them: None where there are none on that side."""
-    return limits and [None if math.isinf(end) else float(end) for end in limits]
-
-
-def _limits(ends: Sequence[float | None] | None) -> Limits | None:
-    """The limits that `_told` tells."""
-    if ends is None:
-        return None
-    low, high = ends
-    return (-math.inf if low is None else low, math.inf if high is None else high)
-
-
-def _of_rows(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
-    rows = np.stack(pieces, axis=1).reshape(-1, *options["shape"])
-    return bootstrap(rows, _named(options["statistic"]), options["resamples"], options["seed"])
-
-
-def _of_additions(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
-    value, limits = options["value"], _limits(options["limits"])
-    without = value - pieces[0][~np.isnan(pieces[0])].astype(np.float64)
-    return jackknife(value, without, limits, options["carriers"], options["counts"])
-
-
-def _of_trainings(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
-    rest, each = iter(pieces), []
-    for one in options["each"]:
-        own = tuple(next(rest) for _ in range(one["pieces"]))
-        each.append(PerImage(one["how"], one["options"], own).estimate())
-    return over_seeds(each, _limits(options["limits"]))
-
-
-def _of_means(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
-    limits = _limits(options["limits"])
-    return over_images(pieces[0], limits, options["continuous"], options["counts"])
-
-
-_FOLLOWS = {
-    "over_images": _of_means,
-    "share": lambda pieces, _: share(pieces[0] > 0),
-    "jackknife": _of_additions,
-    "bootstrap": _of_rows,
-    "bootstrap_spread": lambda pieces, options: bootstrap_spread(pieces, **options)[0],
-    "over_seeds": _of_trainings,
-}
-
-
-def _paired_means(a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping) -> Estimate | None:
-    if one != other:
-        return None
-    limits = _limits(one.get("limits", (0, 1)))  # a share has none of its own
-    reach = limits and limits[1] - limits[0]
-    counts = one.get("counts", False)
-    return over_images(
-        (b - a)[:, 0], reach and (-reach, reach), one.get("continuous", False), counts
-    )
-
-
-def _paired_additions(
-    a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping
-) -> Estimate | None:
-    if not (np.nan_to_num(a).any() and np.nan_to_num(b).any()):
-        return None  # one is at its limit, where no image changes it: other images could
-    value = other["value"] - one["value"]
-    added = (b.astype(np.float64) - a)[~np.isnan(a[:, 0]), 0]
-    carriers = min(one["carriers"], other["carriers"])
-    return jackknife(value, value - added, carriers=carriers)
-
-
-def _paired_rows(a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping) -> Estimate | None:
-    if one != other:
-        return None
-    statistic, shape = _named(one["statistic"]), one["shape"]
-
-    def change(rows: np.ndarray) -> float:
-        before, after = (rows[:, i].reshape(-1, *shape) for i in (0, 1))
-        return statistic(after) - statistic(before)
-
-    return bootstrap(np.stack([a, b], axis=1), change, one["resamples"], one["seed"])
-
-
-_PAIRED = {
-    "over_images": _paired_means,
-    "share": _paired_means,
-    "jackknife": _paired_additions,
-    "bootstrap": _paired_rows,
-}

@@ -756,3 +756,18 @@ def test_groups_of_unequal_size_keep_their_images_and_nan_is_left_out():
     values = np.array([1.0, 1.0, 1.0, 5.0, np.nan, 5.0, 5.0])
     found = bootstrap(values, np.mean, groups=["a", "a", "a", "b", "b", "b", "b"])
     assert found.n == 6 and (found.low, found.high) == (1, 5), "a or b may be drawn twice"
+
+
+def test_what_an_estimate_takes_of_each_image_stays_at_its_place():
+    rows = np.random.default_rng(5).random((40, 2))
+    rows[3] = np.nan
+    mean, ratio = over_images(rows[:, 0]), bootstrap(rows, ratio_of_means)
+    for found, columns in ((mean, rows.T[:1]), (ratio, rows.T)):
+        np.testing.assert_array_equal(found.per_image.pieces, columns.astype(np.float32))
+    answers = share(rows[:, 0] > 0.5)
+    assert answers.per_image.pieces[0].sum() == (rows[:, 0] > 0.5).sum()
+    together = over_seeds([mean, over_images(rows[:, 1])]).per_image
+    np.testing.assert_array_equal(together.pieces, rows.T.astype(np.float32))
+    wide = bootstrap(np.ones((9, 9)), np.mean)
+    assert wide.per_image is None and over_seeds([mean, wide]).per_image is None
+    assert mean == mean._replace(per_image=answers.per_image) == mean._replace(per_image=None)
