@@ -89,14 +89,10 @@ def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
             ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
         else:
             draw_interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
-            above = {
-                "xytext": (0, 5),
-                "textcoords": "offset points",
-                "ha": "center",
-                "fontsize": SMALL,
-            }
+            place = {"xytext": (0, 5), "textcoords": "offset points"}
             written = value.value if abs(value.value) > 1e-6 else 0.0  # what is less is rounding
-            ax.annotate(f"{written:.3g}", (value.value, row), **above)
+            text = f"{written:.3g}"
+            ax.annotate(text, (value.value, row), ha="center", fontsize=SMALL, **place)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
     ax.set(xlabel=label or axis_label(values))
@@ -118,9 +114,6 @@ def compared(
     Raises:
         ValueError: the groups differ in their models.
     """
-    if len({len(values) for values in groups.values()}) > 1:
-        counts = ", ".join(f"{len(values)} for '{group}'" for group, values in groups.items())
-        raise ValueError(f"groups need one value (or None) for each model, not {counts}")
     rows = [
         row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)
     ]
@@ -128,10 +121,7 @@ def compared(
         return say(ax, "There is nothing to draw: no model has these values.")
     for row in rows:
         if len(models := {value.model for value in row if value is not None}) > 1:
-            raise ValueError(
-                "groups need the same models in the same order; one row holds "
-                + ", ".join(sorted(models))
-            )
+            raise ValueError(f"one row of the groups holds {', '.join(sorted(models))}")
     offsets = (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.64 / max(len(groups), 1)
     handles = []
     for i, (group, colour, marker) in enumerate(cycled(groups, COLOURS, MARKERS)):
@@ -140,16 +130,11 @@ def compared(
                 continue
             if value.value is None:
                 written = {"ha": "center", "va": "center", "color": colour, "fontsize": SMALL}
-                ax.annotate(
-                    "undefined",
-                    (0.5, position + offsets[i]),
-                    xycoords=("axes fraction", "data"),
-                    **written,
-                )
+                written |= {"xycoords": ("axes fraction", "data")}
+                ax.annotate("undefined", (0.5, position + offsets[i]), **written)
             else:
-                draw_interval(
-                    ax, value, position + offsets[i], upright=False, color=colour, marker=marker
-                )
+                look = {"color": colour, "marker": marker}
+                draw_interval(ax, value, position + offsets[i], upright=False, **look)
         handles.append(key(group, linestyle="", color=colour, marker=marker))
     if reference is not None:
         handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))

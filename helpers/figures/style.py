@@ -90,14 +90,10 @@ def lines(count: int, each: float = 0.8, more: float = 0.8) -> Axes:
 
 def narrow(ax: Axes) -> None:
     """Make a figure with one column as narrow as all of these are."""
-    grid = ax.get_gridspec()
-    if (
-        grid is not None
-        and grid.ncols == 1
-        and ax.figure is ax.figure.figure
-        and ax.figure.get_figwidth() > WIDTH
-    ):
-        ax.figure.set_figwidth(WIDTH)
+    grid, figure = ax.get_gridspec(), ax.figure
+    is_alone = grid is not None and grid.ncols == 1 and figure is figure.figure
+    if is_alone and figure.get_figwidth() > WIDTH:
+        figure.set_figwidth(WIDTH)
 
 
 def write(text: Text, whole: str, width: int = 22) -> None:
@@ -165,9 +161,7 @@ def axis_label(values: Sequence) -> str:
         for value in values
     }
     if len(names) > 1:
-        raise ValueError(
-            f"one axis shows one quantity, not {', '.join(sorted(names))}; draw one figure for each"
-        )
+        raise ValueError(f"one axis shows one quantity, not {', '.join(sorted(names))}")
     return names.pop() if names else ""
 
 
