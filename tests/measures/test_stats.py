@@ -33,6 +33,7 @@ from helpers.measures.stats import (
     mcnemar,
     over_images,
     over_seeds,
+    ratio_of_means,
     share,
 )
 
