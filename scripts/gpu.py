@@ -19,22 +19,20 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import timm
 import torch
-from bench import JPEG, ceiling, randomise, three, timed
+from bench import JPEG, ceiling, flop_of, peak, randomise, row_of, three, timed
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.capture import (
     AttentionEntropy,
@@ -49,10 +47,9 @@ from helpers.capture import (
 from helpers.capture.inputs import batches_of
 from helpers.capture.reducers import by_rows, received_attention
 from helpers.claims import numbers
-from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result
-from helpers.foreign import one_line
+from helpers.files import write_text
 from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
 from helpers.run.provenance import hardware, provenance
@@ -66,7 +63,8 @@ CAPTURES = {
     "helpers, received": (AttentionReceived("all"),),
 }
 SLOW = ("helpers, entropy", "helpers, received", "helpers, final tokens")
-SECONDS = 0.05  # that a turn lasts at least
+TURN, BUDGET = 0.05, 8.0  # seconds that a turn lasts at least, and of one batch size
+IMAGES = 16  # of `kernels` and `decode`
 # For `agree`: a model of each way in which attention is built, and the image size.
 KINDS = {
     "vit_tiny_patch16_224": 96,
@@ -77,11 +75,6 @@ KINDS = {
     "control-content": None,
 }
 HEADS = {"ViT-B/16": (12, 197), "DINOv2-L": (16, 1370), "DINOv2-g": (24, 1370)}  # heads, tokens
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 # ---- A model whose forward pass returns the reductions
@@ -99,42 +92,27 @@ def step(block: nn.Module, x: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tens
     return x, norms, logits.softmax(-1).mean(1)
 
 
-class Returning(nn.Module):
-    """A timm model that returns its output, the norms and the attention of [CLS] of every block;
-    `by` is `step`, or what a compiler made of it."""
+def tokens_alone(block: nn.Module, x: Tensor, prefix: int) -> tuple[Tensor]:
+    """One block of timm."""
+    return (block(x),)
+
+
+class ByBlocks(nn.Module):
+    """A timm model that returns its output and, stacked, what `by` returns of each block beside its
+    tokens; `by` is `step`, `tokens_alone`, or what a compiler made of them."""
 
     def __init__(self, model: nn.Module, prefix: int, by: Callable):
         super().__init__()
         self.model, self.prefix, self.by = model, prefix, by
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        model = self.model
-        x = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(x))))
-        norms, rows = [], []
-        for block in model.blocks:
-            x, norm, row = self.by(block, x, self.prefix)
-            norms.append(norm)
-            rows.append(row)
-        return model.forward_head(model.norm(x)), torch.stack(norms, 1), torch.stack(rows, 1)
-
-
-class Plain(nn.Module):
-    """The same without reductions, whose blocks a compiler may have made."""
-
-    def __init__(self, model: nn.Module, by: Callable):
-        super().__init__()
-        self.model, self.by = model, by
-
-    def forward(self, x: Tensor) -> Tensor:
-        model = self.model
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        model, reductions = self.model, []
         x = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(x))))
         for block in model.blocks:
-            x = self.by(block, x)
-        return model.forward_head(model.norm(x))
-
-
-def one_block(block: nn.Module, x: Tensor) -> Tensor:
-    return block(x)
+            x, *reduced = self.by(block, x, self.prefix)
+            reductions.append(reduced)
+        stacked = (torch.stack(of_blocks, 1) for of_blocks in zip(*reductions, strict=True))
+        return model.forward_head(model.norm(x)), *stacked
 
 
 def graph_of(run: Callable[[Tensor], Any], pixels: Tensor) -> Callable[[Tensor], Any]:
@@ -170,8 +148,8 @@ def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dic
     compiled = partial(torch.compile, dynamic=False, fullgraph=True)
     own: dict[str, Callable[[Tensor], Any]] = {
         "plain": backbone,
-        "plain, compiled": Plain(model, compiled(one_block)),
-        "returned, compiled": Returning(model, prefix, compiled(step)),
+        "plain, compiled": ByBlocks(model, prefix, compiled(tokens_alone)),
+        "returned, compiled": ByBlocks(model, prefix, compiled(step)),
     }
     if graphs:
         low = partial(torch.autocast, pixels.device.type, torch.bfloat16, cache_enabled=False)
@@ -189,16 +167,22 @@ def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dic
         return kept
 
     found = {name: partial(batches, run) for name, run in own.items()}
-    options = {"batch_size": batch, "dtype": "bfloat16", "progress": False, "store": None}
+    options = {"batch_size": batch, "dtype": "bfloat16", "progress": False}
     for name, reducers in CAPTURES.items():
         found[name] = lambda x, reducers=reducers: capture(backbone, x, reducers, **options)
     return found
 
 
-def grid(
-    backbone: Backbone, name: str, batch: int, budget: float, device: torch.device
-) -> dict[str, Any]:
-    """One model at one batch size: for each method its time beside both denominators."""
+def grid(name: str, size: int, batches: list[int], device: torch.device) -> list[dict[str, Any]]:
+    """One model at each batch size: for each method its time beside both denominators."""
+    with device:  # where a billion weights are drawn at once
+        backbone = load_backbone(name, image_size=size, pretrained=False)
+    randomise(backbone.model, device)
+    return [{"model": name, **measured(backbone, batch, device)} for batch in batches]
+
+
+def measured(backbone: Backbone, batch: int, device: torch.device) -> dict[str, Any]:
+    """`grid` at one batch size."""
     gpu, size = device.type == "cuda", backbone.image_size[0]
     torch.manual_seed(1)
     pixels = torch.randn(batch, 3, size, size, device=device)
@@ -206,50 +190,40 @@ def grid(
     built = methods(backbone, pixels, batch, gpu and not large)
     if large:
         built = {name: run for name, run in built.items() if name not in SLOW}
-    once, failed, memory, given = {}, {}, {}, {}
-    for method, run in built.items():
+    once, failed, memory, outputs = {}, {}, {}, {}
+    for name, run in built.items():
         try:
-            found = run(pixels)
-            wait(device)  # for copies under way
-            given[method] = [x.clone() for x in flat(found)]
+            output = run(pixels)
             if gpu:
-                torch.cuda.reset_peak_memory_stats(device)
-            once[method] = timed(partial(run, pixels), str(device))
-            memory[method] = torch.cuda.max_memory_allocated(device) / 1e6 if gpu else None
+                torch.cuda.synchronize(device)  # for copies under way
+                memory[name] = round(peak(partial(run, pixels), str(device)), 1)
+            outputs[name] = [x.clone() for x in flat(output)]
+            once[name] = timed(partial(run, pixels), str(device))
         except Exception as error:  # one that does not work stops no other
-            failed[method] = one_line(error)
-    built = {method: built[method] for method in once}
-    count = max(1, min(32, round(SECONDS / once["plain"])))
+            failed[name] = f"{type(error).__name__}: {error}"
+    count = max(1, min(32, round(TURN / once["plain"])))
     many = pixels.repeat(count, 1, 1, 1)
-    rounds = max(3, min(15, int(budget / (count * sum(once.values())))))
-    seconds: dict[str, list[float]] = {method: [] for method in built}
-    turns = [list(built)[i:] + list(built)[:i] for i in range(len(built))]
+    rounds = max(3, min(15, int(BUDGET / (count * sum(once.values())))))
+    seconds: dict[str, list[float]] = {name: [] for name in once}
+    turns = [[*once][i:] + [*once][:i] for i in range(len(once))]
     for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
-        for method in order:
-            seconds[method].append(timed(partial(built[method], many), str(device)))
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        backbone(pixels[:1])
-    flop, most = counter.get_total_flops(), ceiling(str(device), torch.bfloat16)
+        for name in order:
+            seconds[name].append(timed(partial(built[name], many), str(device)))
     rows = []
-    for method in built:
-        row: dict[str, Any] = {
-            "method": method,
-            "ms": three(1e3 * statistics.median(seconds[method]) / count),
-            "images_per_s": three(batch * count / statistics.median(seconds[method])),
-        }
-        for key, other in (("ratio", "plain"), ("ratio_compiled", "plain, compiled")):
-            ratios = [a / b for a, b in zip(seconds.get(other, ()), seconds[method], strict=False)]
-            if ratios:
-                low, _, high = statistics.quantiles(ratios, method="inclusive")
-                row[key] = round(statistics.median(ratios), 3)
-                row[f"{key}_quartiles"] = [round(low, 3), round(high, 3)]
-        row["mb"] = memory[method] and round(memory[method], 1)
-        if "returned" in method and "helpers" in given:
-            pairs = zip(given[method][1:], given["helpers"], strict=True)
+    for name, times in seconds.items():
+        row = row_of(name, seconds["plain"], times, batch * count)
+        row["ms"] = three(1e3 * statistics.median(times) / count)
+        if "plain, compiled" in seconds:
+            compiled = row_of(name, seconds["plain, compiled"], times, 1)
+            row["ratio_compiled"] = compiled["ratio"]
+            row["ratio_compiled_quartiles"] = compiled["quartiles"]
+        row["mb"] = memory.get(name)
+        if "returned" in name and "helpers" in outputs:
+            pairs = zip(outputs[name][1:], outputs["helpers"], strict=True)
             row["deviation"] = [deviation(*both) for both in pairs]
         rows.append(row)
+    flop, most = flop_of(backbone, pixels[:1]), ceiling(str(device), torch.bfloat16)
     return {
-        "model": name,
         "dtype": "bfloat16",
         "parameters": backbone.parameters,
         "image_size": [size, size],
@@ -259,10 +233,8 @@ def grid(
         "turns": rounds,
         "gflop_per_image": round(flop / 1e9, 2),
         "ceiling_gflop_per_s": round(most / 1e9),
-        "share_of_ceiling": round(
-            batch * flop / most / statistics.median(seconds["plain"]) * count, 3
-        ),
-        "rows": rows + [{"method": method, "reason": why} for method, why in failed.items()],
+        "share_of_ceiling": round(rows[0]["images_per_s"] * flop / most, 3),
+        "rows": rows + [{"method": name, "reason": why} for name, why in failed.items()],
     }
 
 
@@ -280,7 +252,7 @@ def deviation(value: Tensor, expected: Tensor) -> float:
 # ---- Kernels
 
 
-def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
+def kernels(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
     """Entropy and received attention of one block through each kernel: time, memory, and the
     largest error beside float64 on one image. bfloat16 takes queries and keys as a model in
     bfloat16 has them."""
@@ -354,19 +326,15 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
                 with torch.no_grad():
                     value = run(a, b)
                     if device.type == "cuda":
-                        torch.cuda.reset_peak_memory_stats(device)
-                        before = torch.cuda.memory_allocated(device)
-                        run(a, b)
-                        row["mb"] = round(
-                            (torch.cuda.max_memory_allocated(device) - before) / 1e6, 1
-                        )
+                        before = torch.cuda.memory_allocated(device) / 1e6
+                        row["mb"] = round(peak(partial(run, a, b), str(device)) - before, 1)
                     times = [timed(partial(run, a, b), str(device)) for _ in range(12)][2:]
                 row["ms"] = three(1e3 * statistics.median(times))
                 if what in truth:
                     error = (value.view(images, heads, -1)[0] - truth[what][0]).abs().max().item()
                     row["error"] = error if what == "entropy" else error * tokens
             except Exception as error:
-                row["reason"] = one_line(error)
+                row["reason"] = f"{type(error).__name__}: {error}"
             found.append(row)
     return found
 
@@ -374,7 +342,7 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
 # ---- Reading photographs
 
 
-def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
+def decode(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
     """Photographs a second that come to the device as pixels, by the number of processes."""
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
     backbone.model.to(device)
@@ -413,90 +381,56 @@ def agree(device: torch.device) -> list[dict[str, Any]]:
             randomise(backbone.model)
         reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), FinalTokens()]
         reducers += [Sinks(), *[ClsAttention("all", "all")] * bool(backbone.layout.cls)]
-        ours = partial(capture, backbone, load_images("photographs", 8), reducers,
-                       batch_size=4, progress=False)  # fmt: skip
-        expected = known(ours(device="cpu"))
+        images, options = load_images("photographs", 8), {"batch_size": 4, "progress": False}
+        expected = capture(backbone, images, reducers, device="cpu", **options)
+        del expected["sink_value"]  # of the most attended token, which equal tokens may be
         for dtype in ("float32", "bfloat16"):
-            given = known(ours(device=str(device), dtype=dtype, workers=2))
-            deviations = {key: deviation(x, expected[key]) for key, x in given.items()}
+            options |= {"device": str(device), "dtype": dtype, "workers": 2}
+            outputs = capture(backbone, images, reducers, **options)
+            deviations = {key: deviation(outputs[key], x) for key, x in expected.items()}
             found.append({"model": name, "dtype": dtype, "deviations": deviations})
     return found
 
 
-def known(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the value ratio of the most attended token, which equal tokens may be."""
-    return {key: value for key, value in given.items() if key != "sink_value"}
-
-
-def notebooks() -> list[dict[str, Any]]:
-    """For each claim that the run `gpu` executed on the reference models: its verdict, how many
-    verdicts moved, how many numbers were compared with those stored beside its notebook, and which
-    differ by more than its test allows."""
-    project, found = Project(), []
-    for path in sorted((project.root / "_build" / "runs" / "gpu").glob("*.ipynb")):
+def notebooks(device: torch.device) -> list[dict[str, Any]]:
+    """For each claim of the run `gpu` on the reference models: its verdict, and which numbers
+    differ from those stored beside its notebook by more than a test allows."""
+    project, found = Project(ROOT), []
+    for path in sorted((ROOT / "_build" / "runs" / "gpu").glob("*.ipynb")):
         claim = project.registry[path.stem]
         result = Result.from_json(claim, json.loads(path.with_suffix(".json").read_text()))
         stored = numbers.read(numbers.beside(project.source(path.stem)))
-        fresh = numbers.of_result(result, read_notebook(path))
+        fresh = numbers.of_result(result, nbformat.read(path, 4))
         compared = numbers.compare(stored, fresh)
-        moved = [model for model, one in fresh["models"].items()
-                 if one["verdict"] != stored["models"][model]["verdict"]]  # fmt: skip
-        found.append({
-            "claim": path.stem,
-            "verdict": fresh["verdict"],
-            "moved": len(moved) + (fresh["verdict"] != stored["verdict"]),
-            "numbers": len(compared),
-            "beyond": [str(one) for one in compared if one.ratio > 1],
-        })  # fmt: skip
+        beyond = [str(deviation) for deviation in compared if deviation.ratio > 1]
+        row = {"claim": path.stem, "verdict": fresh["verdict"], "numbers": len(compared)}
+        found.append(row | {"beyond": beyond})
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+PARTS = {"agree": agree, "kernels": kernels, "decode": decode, "notebooks": notebooks}
+
+
+def main() -> None:
+    """Measure one part and write it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("grid", "kernels", "decode", "agree", "notebooks"))
+    parser.add_argument("part", choices=("grid", *PARTS))
     parser.add_argument("model", nargs="*", help="of a grid: name, image size, batch sizes")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=8.0, help="for one batch size")
-    asked = parser.parse_args(arguments)
-    device, origin = torch.device(asked.device), provenance(ROOT)
+    asked = parser.parse_args()
+    device, origin, machine = torch.device(asked.device), provenance(ROOT), hardware(asked.device)
     torch._dynamo.config.recompile_limit = 64
-    machine = hardware(asked.device)
-    about = {
-        **{key: machine[key] for key in ("device", "energy_kw")},
-        "versions": {"torch": torch.__version__, "timm": timm.__version__},
-        **{key: origin[key] for key in ("git_revision", "git_dirty")},
-    }
-    found: list[dict[str, Any]] = []
-
-    def write() -> None:
-        asked.json.write_text(json.dumps({**about, asked.what: found}, indent=1) + "\n")
-
-    if asked.what == "grid":
+    if asked.part == "grid":
         name, size, *batches = asked.model
-        with device:  # where a billion weights are drawn at once
-            backbone = load_backbone(name, image_size=int(size), pretrained=False)
-        randomise(backbone.model, device)
-        for batch in map(int, batches):
-            start = time.perf_counter()
-            try:
-                found.append(grid(backbone, name, batch, asked.seconds, device))
-            except Exception as error:
-                found.append({"model": name, "batch_size": batch, "reason": one_line(error)})
-            print(name, batch, f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-            write()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-    elif asked.what == "kernels":
-        found += kernels(device, asked.images)
-    elif asked.what == "decode":
-        found += decode(device, asked.images)
+        found = grid(name, int(size), [int(batch) for batch in batches], device)
     else:
-        found += agree(device) if asked.what == "agree" else notebooks()
-    write()
-    return 0
+        found = PARTS[asked.part](device)
+    about = {key: machine[key] for key in ("device", "energy_kw")}
+    about["versions"] = {"torch": torch.__version__, "timm": timm.__version__}
+    about |= {key: origin[key] for key in ("git_revision", "git_dirty")}
+    write_text(asked.json, json.dumps({**about, asked.part: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,33 +1,20 @@
 """What is measured on a GPU, as far as a CPU can tell."""
 
-import runpy
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
+import gpu
 import pytest
 import torch
 
 from helpers.capture import ClsAttention, PatchNorms, capture
 from helpers.models import load_backbone
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 
-
-@pytest.fixture(scope="module")
-def gpu():
-    sys.path.insert(0, str(SCRIPTS))
-    yield SimpleNamespace(**runpy.run_path(str(SCRIPTS / "gpu.py")))
-    sys.path.remove(str(SCRIPTS))
-
-
-def test_the_model_that_returns_reductions_returns_those_of_a_capture(gpu):
+def test_the_model_that_returns_reductions_returns_those_of_a_capture():
     backbone = load_backbone("vit_small_patch14_reg4_dinov2", image_size=56, pretrained=False)
     gpu.randomise(backbone.model)
     pixels = torch.randn(2, 3, 56, 56, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        returned = gpu.Returning(backbone.model, backbone.layout.prefix, gpu.step)(pixels)
-        plain = gpu.Plain(backbone.model, gpu.one_block)(pixels)
+        returned = gpu.ByBlocks(backbone.model, backbone.layout.prefix, gpu.step)(pixels)
+        (plain,) = gpu.ByBlocks(backbone.model, backbone.layout.prefix, gpu.tokens_alone)(pixels)
         torch.testing.assert_close(returned[0], plain)
         torch.testing.assert_close(plain, backbone(pixels))
     expected = capture(backbone, pixels, [PatchNorms(), ClsAttention("all")])
@@ -35,8 +22,8 @@ def test_the_model_that_returns_reductions_returns_those_of_a_capture(gpu):
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-6)
 
 
-def test_every_kernel_is_compared_with_float64_or_says_why_not(gpu, monkeypatch):
-    monkeypatch.setitem(gpu.kernels.__globals__, "HEADS", {"small": (2, 20)})
+def test_every_kernel_is_compared_with_float64_or_says_why_not(monkeypatch):
+    monkeypatch.setattr(gpu, "HEADS", {"small": (2, 20)})
     rows = gpu.kernels(torch.device("cpu"), 2)
     ran = {(row["measure"], row["kernel"]): row for row in rows if "ms" in row}
     assert len(rows) == 13 and all(("ms" in row) != bool(row.get("reason")) for row in rows)
@@ -45,8 +32,8 @@ def test_every_kernel_is_compared_with_float64_or_says_why_not(gpu, monkeypatch)
     assert 1e-4 < ran["received", "flash, gradient"]["error"] < 0.05
 
 
-def test_the_numbers_of_a_device_are_compared_with_those_of_the_cpu(gpu, monkeypatch):
-    monkeypatch.setitem(gpu.agree.__globals__, "KINDS", {"control-clean": None})
+def test_the_numbers_of_a_device_are_compared_with_those_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(gpu, "KINDS", {"control-clean": None})
     exact, rounded = (row["deviations"] for row in gpu.agree(torch.device("cpu")))
     assert exact.keys() == rounded.keys() and max(exact.values()) == 0
     assert 1e-4 < rounded["token_norms"] < 0.01
