@@ -118,7 +118,7 @@ def data(runs: Runs) -> dict[str, dict[str, dict]]:
 def _add(runs: Runs, project: Project, path: Path, kind: str) -> None:
     """Read one result with its notebook into `runs`."""
     notebook = nbformat.reads(read_content(path.with_suffix(".ipynb")).decode(), 4)
-    found = Finding(project.registry[path.stem], read_result(path), notebook, kind)
+    found = Finding(project.registry[path.stem], read_result(path), notebook, kind, path)
     runs.setdefault(path.parent.name, {})[path.stem] = found
 
 

@@ -134,19 +134,18 @@ def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
             note = render("calibration_note.md.j2", claim=claim, shown=book.findings(id))
             notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
             _write_notebook(book.controls[id], source / claim.notebook, up="../../")
-        readings = {one.place: _reading(book.project, one, values) for one in book.findings(id)}
+        readings = {one.place: _reading(one, values) for one in book.findings(id)}
         text, pictures = claim_page.page(book, id, readings, config.get("repository", {}))
         _write(source / CLAIMS / f"{id}.md", text)
         for name, content in pictures.items():
             (source / CLAIMS / name).write_bytes(content)
 
 
-def _reading(project: Project, found: Finding, values: TemplateValues) -> str:
+def _reading(found: Finding, values: TemplateValues) -> str:
     """The commentary on a result, '' where there is none, in which `{{ v('iou', 'vit_tiny_...') }}`
     stands for that value of that model in this result.
     """
-    path = (project.own if found.kind == "own" else project.runs) / found.run
-    path /= f"{found.claim.id}.reading.md"
+    path = found.path.with_suffix(".reading.md")
     if not path.is_file():
         return ""
     place = (found.run, found.claim.id)

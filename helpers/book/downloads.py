@@ -19,7 +19,6 @@ from helpers.book.render import counted, over, render
 from helpers.claims.criteria import OUTCOMES
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import term
-from helpers.claims.result import IMAGES_SUFFIX
 from helpers.claims.statistics import Judgement
 from helpers.files import read_content
 
@@ -103,14 +102,13 @@ def write(target: Path, book: Book) -> None:
     write_table(names(table), target / "values.names.csv")
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
-    for stored, runs in ((book.project.runs, book.runs), (book.project.own, book.own)):
-        for run, claims in runs.items():
-            for id, found in claims.items():
-                (place := target / found.place).mkdir(parents=True, exist_ok=True)
-                for suffix in filter(None, (".json", images_of(found))):
-                    shutil.copy(stored / run / f"{id}{suffix}", place)
-                notebook = read_content(stored / run / f"{id}.ipynb")
-                (place / f"{id}.ipynb").write_bytes(notebook)
+    for own in (*book.runs.values(), *book.own.values()):
+        for id, found in own.items():
+            (place := target / found.place).mkdir(parents=True, exist_ok=True)
+            for suffix in filter(None, (".json", found.images)):
+                shutil.copy(found.path.with_suffix(suffix), place)
+            notebook = read_content(found.path.with_suffix(".ipynb"))
+            (place / f"{id}.ipynb").write_bytes(notebook)
     (place := target / CONTROLS).mkdir()
     for id, found in book.controls.items():
         text = json.dumps(found.data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -121,11 +119,6 @@ def write(target: Path, book: Book) -> None:
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write a CSV."""
     table.to_csv(path, index=False, lineterminator="\r\n")
-
-
-def images_of(found: Finding) -> str:
-    """How the name of the file with the numbers of its images ends; '' where it has none."""
-    return IMAGES_SUFFIX if "images" in found.data.get("provenance", {}) else ""
 
 
 def notebook_of(page: str) -> str | None:
@@ -142,4 +135,4 @@ def links(found: Finding, up: str) -> str:
     """What ends the page of a result, as Markdown: its files; `up` leads to the book's root."""
     file = f"{up}{FOLDER}/{found.place}/{found.claim.id}"
     values = f"{up}{FOLDER}/values.csv"
-    return render("downloads.html.j2", file=file, values=values, images=images_of(found))
+    return render("downloads.html.j2", file=file, values=values, images=found.images)

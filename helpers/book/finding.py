@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 from nbformat import NotebookNode
 
@@ -10,7 +11,7 @@ from helpers.book.render import SHARE, axis
 from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
-from helpers.claims.result import REGISTER, Claim, Result
+from helpers.claims.result import IMAGES_SUFFIX, REGISTER, Claim, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_name, short_names
 
@@ -63,6 +64,7 @@ class Finding:
 
     Attributes:
         kind: 'runs' of a published result, 'own' of a run that is not published, or 'controls'.
+        path: of its `<id>.json`, where it has one.
         stored: as it was judged then; `first` by the criterion that was written first.
         result: as today's criterion judges the same values; `stored` where that is the same.
         values: model -> name -> value; names: model -> how pages call it.
@@ -77,9 +79,15 @@ class Finding:
     """
 
     def __init__(
-        self, claim: Claim, data: Mapping, notebook: NotebookNode | None = None, kind: str = "runs"
+        self,
+        claim: Claim,
+        data: Mapping,
+        notebook: NotebookNode | None = None,
+        kind: str = "runs",
+        path: Path | None = None,
     ):
-        self.claim, self.data, self.notebook, self.kind = claim, data, notebook, kind
+        self.claim, self.data, self.notebook = claim, data, notebook
+        self.kind, self.path = kind, path
         self.run = data.get("run", CONTROLS)
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
@@ -105,6 +113,12 @@ class Finding:
     def place(self) -> str:
         """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
         return f"own/{self.run}" if self.kind == "own" else self.run
+
+    @property
+    def images(self) -> str:
+        """How the name of the file with the numbers of its images ends; '' where it has none."""
+        is_there = self.path and self.path.with_suffix(IMAGES_SUFFIX).is_file()
+        return IMAGES_SUFFIX if is_there else ""
 
     @property
     def anchor(self) -> str:

@@ -3,7 +3,6 @@ digit; files are whole."""
 
 import pandas as pd
 import pytest
-from books import PROJECT
 
 from helpers.book import downloads
 from helpers.claims.project import CONTROLS
@@ -49,9 +48,9 @@ def test_the_csv_holds_every_value_to_the_last_digit_and_explains_it(folder, boo
 
 def test_the_files_of_a_result_are_those_that_were_published(folder, book):
     for one in (one for own in book.runs.values() for one in own.values()):
-        id, suffix = one.claim.id, downloads.images_of(one)
-        for end in (".json", *([suffix] if suffix else [])):
-            stored = PROJECT.runs / one.run / f"{id}{end}"
+        id = one.claim.id
+        for end in filter(None, (".json", one.images)):
+            stored = one.path.with_suffix(end)
             assert (folder / one.run / f"{id}{end}").read_bytes() == stored.read_bytes()
         page = downloads.notebook_of(f"book/notebooks/{one.run}/{id}")
         assert (folder.parent / folder.name / page.removeprefix("data/")).is_file()
