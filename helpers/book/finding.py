@@ -92,7 +92,6 @@ class Finding:
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
         self.marks = ["after the fact"] if data.get("after_the_fact") else []
-        self.marks += ["exploratory"] if data.get("provenance", {}).get("exploratory") else []
         self.result = self.stored.today or self.stored
         self.values = self.result.by_model
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))

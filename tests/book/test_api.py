@@ -57,3 +57,13 @@ def test_the_block_that_the_reference_opens_with(capsys):
     torch.testing.assert_close(picture, (pixels[0] * 0.5 + 0.5).movedim(0, -1))
     assert len(drawn) >= 9
     plt.close("all")
+
+
+def test_the_recipes_for_a_model_of_ones_own(tmp_path, monkeypatch):
+    """As they stand on the page, one after another, in an empty folder."""
+    text = (ROOT / "book" / "own-model.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S):
+        exec(block, names)
+    assert names["maps"].shape[0] == 2 and names["received"].shape[:2] == (2, 12)
