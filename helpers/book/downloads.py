@@ -16,7 +16,6 @@ import pandas as pd
 from helpers.book.book import Book, Runs
 from helpers.book.finding import Finding
 from helpers.book.render import counted, over, render
-from helpers.claims import per_image
 from helpers.claims.criteria import OUTCOMES
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import term
@@ -24,7 +23,7 @@ from helpers.claims.statistics import Judgement
 from helpers.files import read_content
 
 FOLDER = "data"  # of the built book
-DICTIONARY = "values.dictionary.csv"  # of book/_static
+DICTIONARIES = ("values.dictionary.csv", "images.dictionary.csv")  # of book/_static
 COLUMNS = (
     "run", "claim", "model", "dataset", "name", "label", "value", "low", "high", "n", "unit",
     "verdict", "agreement", "n_of", "verdict_claim", "revision", "weights", "state", "over",
@@ -101,9 +100,8 @@ def write(target: Path, book: Book) -> None:
     table = values({**book.runs, CONTROLS: book.controls})
     write_table(table, target / "values.csv")
     write_table(names(table), target / "values.names.csv")
-    shutil.copy(book.project.root / "book" / "_static" / DICTIONARY, target)
-    columns = pd.DataFrame(per_image.COLUMNS.items(), columns=["name", "meaning"])
-    write_table(columns, target / "images.dictionary.csv")
+    for name in DICTIONARIES:
+        shutil.copy(book.project.root / "book" / "_static" / name, target)
     for own in (*book.runs.values(), *book.own.values()):
         for id, found in own.items():
             (place := target / found.place).mkdir(parents=True, exist_ok=True)
