@@ -2,7 +2,8 @@
 changes.
 """
 
-from helpers.own.diagnose import Diagnosis, diagnose
+from helpers.own.diagnose import diagnose
+from helpers.own.diagnosis import Diagnosis
 from helpers.own.report import advice, drawn, page, pictures, remedy, svg, to_json
 
 __all__ = [

@@ -21,7 +21,8 @@ from helpers import figures
 from helpers.claims.checkpoints import VERSION
 from helpers.measures.outliers import FEW
 from helpers.measures.stats import Estimate
-from helpers.own.diagnose import UNNAMED, Diagnosis, Thumbnails
+from helpers.own.diagnose import UNNAMED
+from helpers.own.diagnosis import Diagnosis, Thumbnails
 
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much

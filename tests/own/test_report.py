@@ -13,7 +13,7 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import NONE, Estimate
 from helpers.own import Diagnosis, advice, drawn, page, svg, to_json
-from helpers.own.diagnose import Answers, FoundSinks, Neuron, Place, State, Thumbnails
+from helpers.own.diagnosis import Answers, FoundSinks, Neuron, Place, State, Thumbnails
 from helpers.own.report import RULES, _number
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
