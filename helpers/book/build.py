@@ -125,7 +125,6 @@ def _moved(book: Book, contents: Mapping) -> dict[str, str]:
 
 def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
     """The page of each claim, and of its notebook on the controls."""
-    config = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))
     for id, claim in book.registry.claims.items():
         if id in book.controls:
             notebook = book.controls[id].notebook
@@ -135,7 +134,7 @@ def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
             notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
             _write_notebook(book.controls[id], source / claim.notebook, up="../../")
         readings = {one.place: _reading(one, values) for one in book.findings(id)}
-        text, pictures = claim_page.page(book, id, readings, config.get("repository", {}))
+        text, pictures = claim_page.page(book, id, readings)
         _write(source / CLAIMS / f"{id}.md", text)
         for name, content in pictures.items():
             (source / CLAIMS / name).write_bytes(content)

@@ -1,6 +1,4 @@
-"""The page of checkpoints: a row for each stored diagnosis, a figure of them, and the lists of
-which some were not measured.
-"""
+"""The page of checkpoints: a row for each stored diagnosis, and a figure of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -6,7 +6,6 @@ import base64
 import re
 import shlex
 from collections.abc import Mapping
-from urllib.parse import quote
 
 import yaml
 from nbformat import NotebookNode
@@ -29,13 +28,10 @@ NEIGHBOUR = re.compile(r"\]\(([\w-]+)(\.ipynb)?\)")  # a link to a notebook in t
 YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 
 
-def page(
-    book: Book, id: str, readings: Mapping[str, str], repository: Mapping[str, str]
-) -> tuple[str, dict[str, bytes]]:
+def page(book: Book, id: str, readings: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
     """The page of a claim in `book/claims/`, and its figures beside it: file -> content.
 
-    `readings` are the commentaries on its results by their place; `repository` is that of
-    `_config.yml`.
+    `readings` are the commentaries on its results by their place.
     """
     claim = book.registry[id]
     tabs = [_tab(book, found) for found in book.findings(id)]
@@ -49,7 +45,6 @@ def page(
         controls=book.calibration.get(id, {}),
         changes=history.rewritten(book.log.get(id, [])),
         explore=PLACES.get(id),
-        launch=launch(claim, repository),
     )
     pictures = [tab["picture"] for tab in tabs if tab["picture"]]
     return text, {picture["name"]: picture["content"] for picture in pictures}
@@ -75,20 +70,6 @@ def _tab(book: Book, found: Finding) -> dict:
         "how_to_read": NEIGHBOUR.sub(r"](\1.md)", how_to_read.removeprefix(HOW_TO_READ)).strip(),
         "parameters": parameters,
         "end": downloads.links(found, up="../../"),
-    }
-
-
-def launch(claim: Claim, repository: Mapping[str, str]) -> dict[str, str]:
-    """Where a claim's notebook runs without an installation, if the repository is on GitHub."""
-    url = repository.get("url", "").removesuffix("/").removesuffix(".git")
-    if not url.startswith("https://github.com/") or not claim.notebook:
-        return {}
-    name = url.removeprefix("https://github.com/")
-    branch = quote(repository.get("branch") or "main", safe="")
-    return {
-        "Colab": f"https://colab.research.google.com/github/{name}/blob/{branch}/{claim.notebook}",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/{branch}?urlpath=lab/tree/{claim.notebook}",
-        "install": f"%pip install git+https://github.com/{name}@{branch}",
     }
 
 

@@ -19,7 +19,6 @@ OUTLIERS = Test("outlier_images", ">", 0.05)
 BOTH = Criterion("all", (NORM, ATTENTION), (OUTLIERS,))
 TT3 = PROJECT.registry["tt3-attention-patterns"]
 CLAIM, DINOV2 = replace(TT3, criterion=BOTH), TT3.source.models["DINOv2"]
-GITHUB = {"url": "https://github.com/ann/book.git", "branch": "v1/x"}
 
 
 def values(model, outliers, norm=None, attention=None):
@@ -29,11 +28,11 @@ def values(model, outliers, norm=None, attention=None):
     return measured + ([of("attention_reduction", model, attention)] if attention else [])
 
 
-def page(*findings, controls=(), reading="", repository=None):
+def page(*findings, controls=(), reading=""):
     """The page of the first one's claim, and its figures."""
     book, (first, *_) = book_of(*findings, controls=controls), findings
     vars(book)["log"] = {}
-    return claim_page.page(book, first.claim.id, {first.place: reading}, repository or {})
+    return claim_page.page(book, first.claim.id, {first.place: reading})
 
 
 def notebook():
@@ -78,7 +77,7 @@ def test_golden_pages(file_regression, case):
     claim = replace(CLAIM, expected={"control-clean": "refuted"})
     result = type(found(claim, measured))(claim, then | marks, notebook())
     control = found(claim, values("control-clean", 0.9, 90, 90), "controls", "controls")
-    text, pictures = page(result, controls=[control], reading="This.", repository=GITHUB)
+    text, pictures = page(result, controls=[control], reading="This.")
     assert pictures == {f"{claim.id}.mine.svg": b"<svg/>"}
     file_regression.check(text, extension=".md")
 
@@ -114,7 +113,6 @@ def test_each_run_has_a_tab_and_those_on_controls_alone_come_last():
     ]
     text, pictures = page(found(CLAIM, [], not_run={"a": "no"}))
     assert "- `a`: no\n" in text and not pictures and "{tab-set}" not in text
-    assert "Colab" not in text  # no repository is configured
 
 
 def test_the_command_for_a_model_of_the_readers():
