@@ -217,6 +217,14 @@ def runs():
 
 
 @pytest.fixture(scope="session")
+def book():
+    """The book of this checkout: what is stored, not what was run here."""
+    from helpers.book.book import Book  # here, since it takes seconds to import
+
+    return Book.read(Project(), stored=True)
+
+
+@pytest.fixture(scope="session")
 def calibration():
     """claim -> its stored result on the controls."""
     project = Project()

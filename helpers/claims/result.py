@@ -35,8 +35,7 @@ class Result:
         verdicts: per model, a dict of model, verdict and reason.
         not_run: model -> reason.
         sources: `describe()` of each model and image set.
-        criterion: digest of the criterion that judged it; None of a result of times when none was
-            kept.
+        criterion: digest of the criterion that judged it.
     """
 
     claim: Claim = field(repr=False)
@@ -46,7 +45,7 @@ class Result:
     values: list[Value]
     not_run: dict[str, str]
     sources: list[dict]
-    criterion: str | None = None
+    criterion: str
 
     @property
     def id(self) -> str:
@@ -131,14 +130,8 @@ class Result:
         """What today's criterion says of the same values, where an earlier one judged them.
 
         Else None.
-
-        A result that does not say by which it was judged counts as judged by an earlier one where
-        today's gives other verdicts.
         """
-        if self.criterion == self.claim.criterion.digest:
-            return None
-        now = self.rejudged()
-        return now if self.criterion or now.differs(self) else None
+        return None if self.criterion == self.claim.criterion.digest else self.rejudged()
 
     def differs(self, other: "Result") -> list[str]:
         """The models on which the two verdicts differ, first '' where they differ as a whole."""
@@ -173,7 +166,7 @@ class Result:
                 "claim"
             )
         judged = data["verdict"], data["reason"], data["verdicts"], values_of(data)
-        return cls(claim, *judged, data["not_run"], sources_of(data), data.get("criterion"))
+        return cls(claim, *judged, data["not_run"], sources_of(data), data["criterion"])
 
     def calibration(self) -> Calibration:
         """Control -> (verdict when judged alone, expected verdict).
@@ -321,7 +314,7 @@ class Made(NamedTuple):
     Attributes:
         result: as JSON data.
         notebook: executed.
-        images: the content of `<id>.images.parquet`; None of a result of times when none was kept.
+        images: the content of `<id>.images.parquet`; None where its values take nothing of images.
     """
 
     result: dict
