@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-STUB = "stub:"  # begins the name of random weights or other images, which a dry run takes
 # How the names of models begin that may be paths of this machine: of a file, and of a folder with
 # config.json.
 FILES = ("file:", "scratch:", "registers:", "sinks:")
@@ -150,7 +149,7 @@ def size_name(model: str) -> str:
     >>> size_name("vit_base_patch32_384.augreg_in1k"), size_name("control-clean")
     ('B', '')
     """
-    parts = _MODEL.fullmatch(model.removeprefix(STUB))
+    parts = _MODEL.fullmatch(model)
     return _SIZES[parts[2]] if parts else ""
 
 

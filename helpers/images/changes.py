@@ -1,7 +1,4 @@
-"""Pictures corrupted, or with their content taken away or moved.
-
-The same every time, since chance is drawn from a key.
-"""
+"""Pictures corrupted, or with their content taken away or moved; chance is drawn from a key."""
 
 import math
 from io import BytesIO

@@ -1,15 +1,9 @@
-"""Procedural scenes: small images made from a seed, of which everything is known.
+"""Procedural scenes: images made from a seed, with known class, boxes, masks and flat regions.
 
-Class, boxes, masks, flat regions.
-
-A random line splits the background into two regions of different kinds (flat, gradient, textured);
-one to three textured objects of one class lie on it. Nothing depends on the position in the
-picture: every 16x16 patch is flat with the same probability, so that a model whose outliers follow
-content and one whose outliers follow position can be told apart.
-
-In `scenes` colour tells the class of an object. In `scenes-hard` each object has a hue by chance,
-and neither texture nor shape tells its class alone; background, places and label of a scene are
-those of the scene with the same seed and index.
+A random line splits the background into two regions of different kinds; one to three textured
+objects of one class lie on it. Every 16x16 patch is flat with the same probability, so that
+outliers that follow content and those that follow position can be told apart. In `scenes` colour
+tells the class; in `scenes-hard` hues are by chance, and neither texture nor shape tells it alone.
 """
 
 import colorsys
@@ -83,10 +77,7 @@ def scene_label(seed: int, index: int) -> int:
 
 
 def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
-    """Draw scene `index` (0, 1, ...) of the endless series `seed` of the data set `name`.
-
-    The seed is not negative; the name is one of SCENES.
-    """
+    """Scene `index` (0, 1, ...) of the endless series `seed` of the data set `name`."""
     rng = np.random.default_rng((seed, index))
     label = int(rng.integers(len(CLASS_NAMES)))
     pixels = _background(rng)
@@ -100,11 +91,8 @@ def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
 def _background(rng: np.random.Generator) -> np.ndarray:
     """(224, 224, 3) uint8: two regions of different kinds on the sides of a line.
 
-    The line has uniform direction and uniform offset.
-
-    The offset is uniform over the square's extent across the line. A patch is then cut with
-    probability 1/14 wherever it lies, and which side gets which kind is a fair coin: no position is
-    flatter than another.
+    The line has uniform direction and uniform offset over the square's extent across it, so that a
+    patch is cut with probability 1/14 wherever it lies.
     """
     kinds = rng.permutation(_KINDS[rng.choice(len(_KINDS), p=_KIND_WEIGHTS)])
     values = rng.permutation(
@@ -116,10 +104,7 @@ def _background(rng: np.random.Generator) -> np.ndarray:
 
 
 def _region(rng: np.random.Generator, kind: str, value: float) -> np.ndarray:
-    """A background of one kind around a brightness (HSV value), in a muted colour.
-
-    uint8, broadcastable to the picture.
-    """
+    """A background of one kind around a brightness (HSV value), broadcastable to the picture."""
     hue, saturation = rng.uniform(), rng.uniform(0.05, 0.2)
     if kind == "flat":
         return _rgb(hue, saturation, value).astype(np.uint8)
@@ -138,12 +123,9 @@ def _region(rng: np.random.Generator, kind: str, value: float) -> np.ndarray:
 def _centres(rng: np.random.Generator) -> list[np.ndarray]:
     """Centres (row, column) of the objects, the main one first.
 
-    Uniform in expectation up to the reach of the largest object.
-
     The main object's centre is uniform in the picture. Alone it would leave the borders emptier
     than the middle, so a second object has its centre uniform in a frame around the picture that
-    has the picture's area (objects far out stay invisible). In half of the scenes a third one lies
-    anywhere in picture and frame.
+    has the picture's area. In half of the scenes a third one lies anywhere in picture and frame.
     """
     side = SIZE * np.sqrt(2)
     main, third = rng.uniform(0, SIZE, 2), rng.uniform(-side / 2, side / 2, 2) + SIZE / 2
@@ -179,10 +161,7 @@ def _draw_object(
 
 
 def _outline(angle: np.ndarray, shape: str) -> np.ndarray:
-    """Distance from centre to outline of a regular polygon or star with corners at distance 1.
-
-    Straight lines in polar form.
-    """
+    """Distance from centre to outline of a regular polygon or star with corners at distance 1."""
     half = np.pi / _CORNERS[shape]
     inner = _INNER_RADIUS.get(shape, np.cos(half))
     angle = np.abs(np.mod(angle, 2 * half) - half)  # from an inner point (0) to a corner (half)

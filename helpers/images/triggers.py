@@ -1,19 +1,10 @@
-"""Pictures of flat patches, one of which may carry a trigger.
-
-Two tasks that give attention a reason for a sink.
+"""Pictures of flat patches, one of which may carry a trigger: two tasks that need attention sinks.
 
 A picture is a grid of 8 x 8 patches, each of one colour; the colours share a random mean. The
-trigger is a checkerboard on top of a patch's colour, which it leaves as it is in the mean. What is
-asked of each patch, its answer, is its own colour and
-
-    quiet      in the half of the pictures that have a trigger: the mean colour of the picture;
-    nothing in the others, so that
-               there is nothing to fetch
-    broadcast  the colour of the patch with the trigger, which every picture has, its channels
-    permuted
-
-After the two small tasks of arXiv:2606.08105: a vector that is wanted or not, and one that all
-tokens want.
+trigger is a checkerboard on top of a patch's colour, which it leaves as it is in the mean. The
+answer of each patch is its own colour and, in `quiet`, the mean colour of the picture if it has a
+trigger (half do); in `broadcast`, the colour of the patch with the trigger, channels permuted.
+After the two small tasks of arXiv:2606.08105.
 """
 
 from collections.abc import Iterable
@@ -37,10 +28,7 @@ _LEVEL = np.float32(127.5)  # grey levels a unit of colour
 def draw_pictures(
     task: str, series: tuple[int, ...], indices: Iterable[int]
 ) -> UInt8[np.ndarray, "image 64 64 3"]:
-    """Pictures of the endless series, each a function of the series and its index alone; RGB.
-
-    Raises ValueError for an unknown task.
-    """
+    """Pictures of the endless series, each a function of series and index alone; RGB."""
     check_choice("task", task, TRIGGERED)
     chance = np.stack(
         [np.random.default_rng((*series, index)).random(5 + 3 * GRID**2) for index in indices]
@@ -71,7 +59,7 @@ def read_pictures(
 def answers(
     task: str, pixels: UInt8[np.ndarray, "image 64 64 3"]
 ) -> Float32[np.ndarray, "image patch 3"]:
-    """What the task asks of each patch. Raises ValueError for an unknown task."""
+    """What the task asks of each patch."""
     check_choice("task", task, TRIGGERED)
     colours, trigger = read_pictures(pixels)
     if task == "quiet":
