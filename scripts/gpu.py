@@ -45,7 +45,7 @@ from helpers.capture import (
     capture,
 )
 from helpers.capture.inputs import batches_of
-from helpers.capture.reducers import by_rows, received_attention
+from helpers.capture.kernels import by_rows, received_attention
 from helpers.claims import numbers
 from helpers.claims.project import Project
 from helpers.claims.result import Result

@@ -1,18 +1,12 @@
 """What to keep of a forward pass.
 
-A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it
-returns, and `reduce`, which turns what it sees in one block into one tensor a key. `blocks` is
-"all", a sequence of block indices (negative ones count from the end), or one index, which leaves
-the block dimension away. A reducer that treats every image in its own way says by `of` what it is
-for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again
-in parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of
-`capture`).
+A reducer keeps nothing between batches: a batch that does not fit into memory passes again in
+parts, after hooks have seen it.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from helpers.capture.kernels import fused_attention, received_attention
 from helpers.measures.attention import (
     EVENT,
     MOST,
@@ -42,7 +37,14 @@ PARTS = ("patches", "registers", "cls", "bias", "skip")
 
 
 class Reducer:
-    """What to keep of a forward pass."""
+    """What to keep of a forward pass.
+
+    Attributes:
+        point: of a block that it watches (see Backbone.watch).
+        keys: what it returns.
+        blocks: "all", a sequence of indices (negative ones count from the end), or one index, which
+            leaves the block dimension away.
+    """
 
     point: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
@@ -50,25 +52,16 @@ class Reducer:
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> Kept:
-        """One tensor (image, ...) for each key, from what passes `point` in one block, and from
-        nothing else: the same images may pass more than once.
-        """
+        """One tensor (image, ...) for each key, from what passes `point` in one block."""
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
         """Raise ValueError where this cannot be had of so many images with this layout."""
         if self.needs_cls and not layout.cls:
-            raise ValueError(
-                f"{type(self).__name__} needs a [CLS] token, and this model has no [CLS] token (it "
-                "pools its patches); leave "
-                "it out, or choose a model with one"
-            )
+            raise ValueError(f"{type(self).__name__} needs a [CLS] token, and this model has none")
 
     def of(self, start: int, stop: int) -> "Reducer":
-        """The reducer for the images from `start` to before `stop`.
-
-        Itself where it treats all images alike.
-        """
+        """The reducer for the images from `start` to before `stop`."""
         return self
 
 
@@ -123,11 +116,8 @@ class TokenNorms(Reducer):
 
 @dataclass(frozen=True)
 class ClsAttention(Reducer):
-    """'cls_attention' (image, block[, head], token): softmax over all tokens of the [CLS] row, each
-    head or their mean.
-
-    The rows sum to one over all tokens; `layout.patch_tokens(a, dim=-1)` keeps the patches, not
-    renormalised.
+    """'cls_attention' (image, block[, head], token): the row of [CLS], each head or their mean. It
+    sums to one over all tokens.
     """
 
     blocks: Blocks = (-1,)
@@ -147,8 +137,7 @@ class ClsAttention(Reducer):
 @dataclass(frozen=True)
 class AttentionReceived(Reducer):
     """'attention_received' (image, block[, head], token): the attention that a token gets, mean
-    over all queries, each head or their mean. It sums to one over all tokens, and the matrix of
-    attention is never held.
+    over all queries, each head or their mean. It sums to one over all tokens.
     """
 
     blocks: Blocks = (-1,)
@@ -182,16 +171,15 @@ class AttentionEntropy(Reducer):
         queries = layout.patch_tokens(x.q)
         mean, total = fused_attention(queries, x.k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
-        return (
-            entropy.clamp(min=0).mean(dim=(1, 2)),
-        )  # rounding may take a row that attends to one token below zero
+        # Rounding may take a row that attends to one token below zero.
+        return (entropy.clamp(min=0).mean(dim=(1, 2)),)
 
 
 @dataclass(frozen=True)
 class Sinks(Reducer):
     """Attention sinks (helpers/measures/attention.py), of "all" queries, of those of the "patches",
     or "read": of [CLS] where there is one, since that is what a model's output is read from, else
-    of the patches. The matrix of attention is never held.
+    of the patches.
 
     'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most
     four tokens of that kind, 0 for a kind that the model does not have; 'sink_one', of one token of
@@ -255,9 +243,7 @@ class Sinks(Reducer):
 
 @dataclass(frozen=True)
 class FinalTokens(LastBlock):
-    """'final_tokens' (image, token, width): the last block's output, `norm=True` after the final
-    LayerNorm.
-    """
+    """'final_tokens' (image, token, width)."""
 
     norm: bool = False
     keys = ("final_tokens",)
@@ -307,9 +293,7 @@ class HighestToken(Reducer):
     'highest_token' (image, width); 'highest_token_normed' (image, width), the same after the next
     LayerNorm; 'highest_index' (image), where it stands in the sequence (see TokenLayout).
 
-    The paper's text takes the penultimate block, whose output the last attention reads through that
-    block's LayerNorm; this is what is returned unless given. Its figure says the last block: -1,
-    with the final LayerNorm.
+    The paper's text takes the penultimate block, its figure the last one: -1.
     """
 
     blocks: Blocks = -2
@@ -379,9 +363,8 @@ class MassiveTokens(Reducer):
 
 @dataclass(frozen=True)
 class ClsParts(Reducer):
-    """What the attention layer of a block makes [CLS] of (decoupling, eqs.
-
-    3 and 6), exactly, before the block's MLP.
+    """What the attention layer of a block makes [CLS] of, before the block's MLP (decoupling,
+    equations 3 and 6).
 
     'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the
     registers and of [CLS] itself contribute, after output projection and LayerScale; the bias of
@@ -393,10 +376,8 @@ class ClsParts(Reducer):
     A part is what is left where the attention to all other tokens is set to zero after the softmax
     ('set to zero', section 3.3); `ClsRenormalised` is the other reading. Registers are all tokens
     but patches and [CLS]: trained ones, appended ones, and the distillation token of distilled
-    DeiT. As in the paper, the bias of the value projection is in the values, and each of the three
-    has its share of it by mass. `blocks` that are several, or "all", give (image, block, ...).
-
-    Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
+    DeiT. The bias of the value projection is in the values, as in the paper. Refused for a block
+    whose attention output is normalised, which is no sum of parts.
     """
 
     blocks: Blocks = -1
@@ -441,9 +422,8 @@ class PatchContributions(Reducer):
     and LayerScale; 'contribution_cosines' (image, patch), its cosine with what all tokens
     contribute together, 0 where it contributes nothing.
 
-    The contributions of the patches add up to the part "patches" of `ClsParts`, and those of all
-    tokens to its first three. The bias is left out, as in eq. 3: it can be longer than all of them,
-    and says nothing about the image.
+    The contributions of the patches add up to the part "patches" of `ClsParts`. The bias is left
+    out, as in equation 3.
     """
 
     blocks: Blocks = -1
@@ -465,10 +445,8 @@ class PatchContributions(Reducer):
 
 @dataclass(frozen=True)
 class Feature(Reducer):
-    """'feature' (image, width): the pooled feature before the classification head.
-
-    DeiT's distilled models: that of [CLS], which has one of their two heads. open_clip's towers
-    have no such head: what they return.
+    """'feature' (image, width): the pooled feature before the classification head; of DeiT's
+    distilled models that of [CLS], of open_clip's towers what they return.
     """
 
     point = "feature"
@@ -492,63 +470,57 @@ class Output(Reducer):
 
 
 @dataclass(frozen=True, eq=False)
-class Selected(Reducer):
-    """Looks at chosen patches of each image: `positions` are row-major indices of the patch grid,
-    -1 is none.
-    """
+class AtPlaces(Reducer):
+    """Looks at chosen places of each image: indices into the sequence, -1 is none."""
 
-    positions: Int[Tensor, "image k"] = field(repr=False)
+    places: Int[Tensor, "image k"] = field(repr=False)
+
+    def count(self, layout: TokenLayout) -> int:
+        """How many places an image has."""
+        return layout.tokens
 
     def check(self, images: int, layout: TokenLayout) -> None:
-        patches = math.prod(layout.grid)
-        shape, dtype = tuple(self.positions.shape), self.positions.dtype
-        if dtype not in (torch.int32, torch.int64) or len(shape) != 2:
+        places, count = self.places, self.count(layout)
+        indices = places.dtype in (torch.int32, torch.int64) and places.dim() == 2
+        if not indices or len(places) != images or ((places < -1) | (places >= count)).any():
             raise ValueError(
-                f"positions are {dtype} {shape}; give patch indices, integers of shape (image, k), "
-                "not a mask"
-            )
-        if shape[0] != images:
-            raise ValueError(
-                f"positions for {shape[0]} images, but {images} images are captured; give one row "
-                "an image"
-            )
-        outside = self.positions[(self.positions < -1) | (self.positions >= patches)]
-        if len(outside):
-            grid = " x ".join(map(str, layout.grid))
-            raise ValueError(
-                f"position {int(outside[0])} is not in the grid of {grid} patches; choose from 0 "
-                f"to {patches - 1}, or -1 for none"
+                f"places {tuple(places.shape)} of {places.dtype} from {places.min()} to "
+                f"{places.max()}; give {images} images a row each, of indices below {count} or -1"
             )
 
     def of(self, start: int, stop: int) -> Reducer:
-        return replace(self, positions=self.positions[start:stop])
+        return replace(self, places=self.places[start:stop])
 
-    def chosen(self, patches: Float[Tensor, "image patch width"]) -> Float[Tensor, "image k width"]:
-        """The rows of `patches` at the positions, zeros where there is none."""
-        positions = self.positions.to(patches.device, torch.int64)[..., None]
-        found = patches.gather(1, positions.clamp(min=0).expand(-1, -1, patches.shape[-1]))
-        return found.masked_fill(positions < 0, 0.0)
+    def taken(self, x: Float[Tensor, "image place width"]) -> Float[Tensor, "image k width"]:
+        """The rows of `x` at the places, zeros where there is none."""
+        places = self.places.to(x.device, torch.int64)[..., None]
+        return x.take_along_dim(places.clamp(min=0), dim=1).masked_fill(places < 0, 0.0)
+
+
+class Selected(AtPlaces):
+    """Looks at chosen patches of each image: row-major indices of the patch grid, -1 is none."""
+
+    def count(self, layout: TokenLayout) -> int:
+        return math.prod(layout.grid)
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedTokens(Selected, LastBlock):
-    """'tokens' (image, k, width): the patches at `positions` (image, k) (-1: none, zeros) after the
-    last block, `norm=True` after the final LayerNorm. Refused while an intervention has removed
-    patches, since the indices then mean others.
+    """'tokens' (image, k, width): the patches at `places` (-1: none, zeros) after the last block,
+    `norm=True` after the final LayerNorm. Refused while an intervention has removed patches.
     """
 
     norm: bool = True
     keys = ("tokens",)
 
     def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
-        return (self.chosen(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
+        return (self.taken(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedPixels(Selected):
     """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at
-    `positions` (image, k) (-1: none, zeros), channel-major: (3, height, width) flattened. With
-    `mean` the mean of each channel: (image, k, 3).
+    `places` (-1: none, zeros), channel-major. With `mean` the mean of each channel: (image, k, 3).
     """
 
     mean: bool = False
@@ -558,16 +530,13 @@ class SelectedPixels(Selected):
 
     def reduce(self, x: Pixels, layout: TokenLayout) -> Kept:
         patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
-        pixels = self.chosen(F.unfold(x, patch, stride=patch).mT)
+        pixels = self.taken(F.unfold(x, patch, stride=patch).mT)
         return (pixels.unflatten(-1, (3, -1)).mean(-1) if self.mean else pixels,)
 
 
 @dataclass(frozen=True)
 class RandomPatches(Reducer):
-    """Looks at `count` random patches of each image, drawn from `seed`.
-
-    `Selected` asks for the grid first, this does not.
-    """
+    """Looks at `count` random patches of each image, drawn from `seed`."""
 
     kind: ClassVar[type[Selected]]
     count: int
@@ -575,21 +544,18 @@ class RandomPatches(Reducer):
     first: int = 0  # image of those that are seen
 
     def check(self, images: int, layout: TokenLayout) -> None:
-        self.positions(images, layout)
+        self.places(images, layout)
 
     def of(self, start: int, stop: int) -> Reducer:
         return replace(self, first=self.first + start)
 
-    def positions(self, images: int, layout: TokenLayout) -> Int[Tensor, "{images} {self.count}"]:
-        """Row-major indices.
-
-        Raises ValueError for a count below one, or above the number of patches.
-        """
+    def places(self, images: int, layout: TokenLayout) -> Int[Tensor, "{images} {self.count}"]:
+        """Row-major indices."""
         patches = math.prod(layout.grid)
         return random_positions(images, patches, self.count, self.seed, self.first)
 
     def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
-        return self.kind(self.positions(len(x), layout)).reduce(x, layout)
+        return self.kind(self.places(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
@@ -603,31 +569,14 @@ class RandomTokens(RandomPatches, LastBlock):
 
 @dataclass(frozen=True)
 class RandomPixels(RandomPatches):
-    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of random
-    patches; of those whose tokens `RandomTokens` has with this count and seed.
+    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of the patches
+    whose tokens `RandomTokens` has with this count and seed.
     """
 
     kind = SelectedPixels
     point = "pixels"
     keys = ("pixels",)
     blocks = 0
-
-
-@dataclass(frozen=True, eq=False)
-class AtPlaces(Reducer):
-    """Looks at chosen tokens of each image: `places` are indices into the sequence, -1 is none."""
-
-    places: Int[Tensor, "image k"] = field(repr=False)
-
-    def check(self, images: int, layout: TokenLayout) -> None:
-        if len(self.places) != images or (self.places >= layout.tokens).any():
-            raise ValueError(
-                f"places {tuple(self.places.shape)} do not fit {images} images of {layout.tokens} "
-                "tokens; give one row an image, of indices of tokens or -1"
-            )
-
-    def of(self, start: int, stop: int) -> Reducer:
-        return replace(self, places=self.places[start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -641,11 +590,7 @@ class TokensAt(AtPlaces):
     keys = ("tokens_at", "normed_at")
 
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
-        places = self.places.to(x[0].device)[..., None]
-        return tuple(
-            tokens.take_along_dim(places.clamp(min=0), dim=1).masked_fill(places < 0, 0.0)
-            for tokens in x
-        )
+        return tuple(self.taken(tokens) for tokens in x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -702,11 +647,8 @@ class OnQKV(Named):
 
 @dataclass(frozen=True)
 class NeuronActivation(Named):
-    """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch.
-
-    With `every` at each token: (image, token).
-
-    Raises ValueError for a unit that is not there.
+    """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch; with
+    `every` at each token: (image, token).
     """
 
     name: str
@@ -721,17 +663,12 @@ class NeuronActivation(Named):
 
     def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> Kept:
         if not 0 <= self.unit < x.shape[-1]:
-            raise ValueError(
-                f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}"
-            )
+            raise ValueError(f"no neuron {self.unit} in block {self.at}, of {x.shape[-1]}")
         return ((x if self.every else layout.patch_tokens(x))[..., self.unit],)
 
 
 def activations_of(neurons: Iterable[tuple], every: bool = False) -> list[NeuronActivation]:
-    """What each of the neurons (block, unit, ...) does: 'neuron 1', 'neuron 2', ... in turn.
-
-    `every`: as in `NeuronActivation`.
-    """
+    """What each of the neurons (block, unit, ...) does: 'neuron 1', 'neuron 2', ... in turn."""
     return [
         NeuronActivation(f"neuron {i}", block, unit, every)
         for i, (block, unit, *_) in enumerate(neurons, start=1)
@@ -802,79 +739,3 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
                 mixed = mixed / x.spread[images][..., None]
             rank[images, head] = update_rank(mixed, weights[head])
     return rank
-
-
-def chunk(device: str) -> int:
-    """Numbers of attention that are held at a time, by what a cache of the device holds."""
-    return 2**26 if device == "cuda" else 2**18
-
-
-def received_attention(
-    q: Tensor, k: Tensor, scale: float
-) -> tuple[Float[Tensor, "image head token"], Float[Tensor, "image head row"]]:
-    """The attention that each token gets, mean over the queries, and the logsumexp of the logits of
-    each query. At most a chunk of attention is held at a time.
-    """
-    images, _, rows, _ = q.shape
-    q, k, tokens = q.flatten(0, 1), k.flatten(0, 1), k.shape[2]
-    got, totals = q.new_zeros(len(q), tokens), q.new_empty(len(q), rows)
-    most = chunk(q.device.type)
-    heads = max(1, most // (rows * tokens))
-    each = max(1, most // (heads * tokens))
-    for head in range(0, len(q), heads):
-        own, keys = slice(head, head + heads), k[head : head + heads].mT
-        for row in range(0, rows, each):
-            now = slice(row, row + each)
-            logits = (q[own, now] * scale) @ keys
-            top = logits.amax(-1, keepdim=True)
-            shares = logits.sub_(top).exp_()
-            total = shares.sum(-1, keepdim=True)
-            totals[own, now] = (top + total.log()).squeeze(-1)
-            got[own] += (total.reciprocal().mT @ shares).squeeze(1)
-    return (got / rows).unflatten(0, (images, -1)), totals.unflatten(0, (images, -1))
-
-
-def fused_attention(
-    q: Tensor, k: Tensor, scale: float
-) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
-    """For each query the mean of the keys under its attention, and the logsumexp of its logits."""
-    return (kernel(q.device.type) or by_rows)(q, k, scale)
-
-
-@lru_cache
-def kernel(device: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
-    """Fused attention that gives the logsumexp, which no public function of torch does.
-
-    None where this torch has none for such a device, or one that gives other numbers.
-    """
-
-    def fused(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        if device == "cpu":
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
-        mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            q, k, k, None, True, scale=scale
-        )
-        return mean, total[..., : q.shape[-2]]  # it is padded to whole warps
-
-    q, k = (torch.linspace(-2, 2, 2 * n * 16, device=device).view(1, 2, n, 16) for n in (5, 7))
-    try:
-        found = fused(q, k, 0.25)
-        alike = all(
-            torch.allclose(x, y, atol=1e-2) for x, y in zip(found, by_rows(q, k, 0.25), strict=True)
-        )
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
-        return None
-    return fused if alike else None
-
-
-def by_rows(
-    q: Tensor, k: Tensor, scale: float
-) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
-    """`fused_attention` on any device, with at most a chunk of attention at a time (at least one
-    row of each head).
-    """
-    most = chunk(q.device.type) // (len(q) * q.shape[1] * k.shape[-2])
-    logits = ((part @ k.mT).mul_(scale) for part in q.split(max(1, most), dim=-2))
-    found = [(rows.softmax(dim=-1) @ k, rows.logsumexp(dim=-1)) for rows in logits]
-    means, totals = zip(*found, strict=True)
-    return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)

@@ -51,8 +51,8 @@ from helpers.capture import (
     TokenNorms,
     capture,
     engine,
+    kernels,
 )
-from helpers.capture import reducers as module
 from helpers.images import load_images
 from helpers.measures.norms import random_positions
 from helpers.models import TokenLayout
@@ -305,12 +305,12 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
         largest.append(self.numel())
         return softmax(self, dim)
 
-    module.kernel("cpu")
+    kernels.kernel("cpu")
     monkeypatch.setattr(torch.Tensor, "softmax", watched)
-    fused = module.fused_attention(q, k, 0.25)
+    fused = kernels.fused_attention(q, k, 0.25)
     assert largest == []
-    monkeypatch.setattr(module, "chunk", lambda device: 7 * 2 * 3 * 57)
-    for whole, rows in zip(fused, module.by_rows(q, k, 0.25), strict=True):
+    monkeypatch.setattr(kernels, "chunk", lambda device: 7 * 2 * 3 * 57)
+    for whole, rows in zip(fused, kernels.by_rows(q, k, 0.25), strict=True):
         torch.testing.assert_close(whole, rows)
     assert max(largest) == 7 * 2 * 3 * 57
     logits = q.double() @ k.double().mT * 0.25
@@ -333,16 +333,16 @@ def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypat
                     raise TypeError("unexpected argument")
                 return q, (q @ k.mT * scale).logsumexp(-1) / 2
 
-    wanted = module.fused_attention(
+    wanted = kernels.fused_attention(
         q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25
     )
-    module.kernel.cache_clear()
+    kernels.kernel.cache_clear()
     monkeypatch.setattr(torch.ops, "aten", Ops())
     try:
-        for got, want in zip(module.fused_attention(q, k, 0.25), wanted, strict=True):
+        for got, want in zip(kernels.fused_attention(q, k, 0.25), wanted, strict=True):
             torch.testing.assert_close(got, want)
     finally:
-        module.kernel.cache_clear()
+        kernels.kernel.cache_clear()
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
@@ -538,7 +538,7 @@ def at(*places):
         ({"dtype": "bf16"}, "bf16"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "patch_norms"),
         ({"images": torch.full((2, 3, 64, 64), torch.nan)}, "NaN or infinity in 'patch_norms'"),
-        ({"reducers": [SelectedTokens(at(0, 1))]}, "2 images"),
+        ({"reducers": [SelectedTokens(at(0, 1))]}, r"\(2, 1\)"),
         ({"reducers": [SelectedPixels(at(0, 16, 1))]}, "16"),
         ({"reducers": [SelectedTokens(at(0, -2, 1))]}, "-2"),
         ({"reducers": [NeuronActivation("none", 1, -1)]}, "-1"),

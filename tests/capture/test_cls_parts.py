@@ -332,7 +332,7 @@ def test_bfloat16_is_close(backbone):
 def test_refusals():
     pooled = build("pooled")
     for reducer in (ClsParts(), ClsRenormalised(), PatchContributions(), ClsTokens()):
-        with pytest.raises(ValueError, match=r"no \[CLS\] token"):
+        with pytest.raises(ValueError, match="CLS"):
             capture(pooled, pixels(pooled), [reducer])
     assert capture(pooled, pixels(pooled), [HighestToken()])["highest_token"].shape == (3, 48)
     for option in ({"scale_attn_norm": True}, {"block_fn": ResPostBlock}):
