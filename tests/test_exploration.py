@@ -5,13 +5,13 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from explore import JUDGED, maps, patches, shown, thresholds
+from helpers.quantised import dequantise
 
 from helpers import interventions
 from helpers.capture import PatchNorms, capture
 from helpers.claims import load_registry
 from helpers.images import load_images
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
-from helpers.quantised import dequantise
 
 SIZE = (224, 224)
 

@@ -77,10 +77,7 @@ from helpers.capture.shifts import ShiftStudy, shift_study, token_probes
 from helpers.capture.studies import (
     Classifiers,
     MovedOutliers,
-    MovedStudy,
-    ProbeStudy,
-    SearchedNeurons,
-    TestTimeStudy,
+    Study,
     classifiers_of,
     moved_outliers,
     moved_study,

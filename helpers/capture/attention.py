@@ -20,17 +20,10 @@ def cls_attention(
 ) -> Float[Tensor, "image *block_head token"]:
     """The attention of [CLS] to each token, which sums to one.
 
-    `token_layout(model).patch_tokens(a, -1)` keeps the patches, and its `to_grid` makes a map.
-
     Args:
-        model: a module of timm, open_clip, torchvision or transformers, which stays as it is, a
-            name of one, or a Backbone, with the interventions that are active.
-        images: as in `capture`, such as a list of pictures, an ImageFolder or a DataLoader.
-        blocks: one index, several, or "all"; one leaves the dimension of blocks away.
-        heads: "mean" of all heads, or "all", each.
-        options: batch_size, device, dtype, progress, ..., as in `capture`.
-
-    Raises what `load_backbone` and `capture` raise, such as ValueError without [CLS].
+        model: what `load_backbone` takes, or a Backbone, with the interventions that are active.
+        images, options: as in `capture`.
+        blocks, heads: as in `ClsAttention`.
     """
     reducers = [ClsAttention(blocks, heads)]
     return capture(backbone_of(model), images, reducers, **options)["cls_attention"]
@@ -46,8 +39,7 @@ def attention_received(
 ) -> Float[Tensor, "image *block_head token"]:
     """The attention that each token gets, mean over all queries, which sums to one.
 
-    Arguments and errors as in `cls_attention`, but no [CLS] is needed. The model keeps its fused
-    attention, and the matrix of all queries by all keys is never held.
+    Arguments as in `cls_attention`, but no [CLS] is needed. The model keeps its fused attention.
     """
     reducers = [AttentionReceived(blocks, heads)]
     return capture(backbone_of(model), images, reducers, **options)["attention_received"]

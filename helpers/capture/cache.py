@@ -7,17 +7,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
-import PIL
-import timm
 import torch
-import torchvision
 from PIL import Image
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
@@ -32,9 +30,7 @@ MOST = 8e9  # bytes of one file: what is larger is not kept
 # Packages whose classes and functions are known by name: ours by their source, the others by their
 # version.
 PACKAGES = ("helpers", "torch", "torchvision", "timm", "open_clip")
-VERSIONS = {
-    package.__name__: package.__version__ for package in (torch, torchvision, timm, np, PIL)
-}
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "open_clip_torch")
 HELPERS = Path(__file__).parents[1]
 FOLDERS = (".", "models", "images", "interventions", "capture", "measures")
 SOURCES = digest_of(
@@ -58,7 +54,12 @@ def path_of(
     precision += [torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32]
     try:
         parts = [_model(backbone), _named(backbone.interventions), _pictures(images)]
-        parts += [_named(list(reducers)), precision, VERSIONS, SOURCES]
+        parts += [
+            _named(list(reducers)),
+            precision,
+            [_version(name) for name in LIBRARIES],
+            SOURCES,
+        ]
     except Unnamed:
         return None
     return Path(folder).expanduser() / f"{digest_of(json.dumps(parts))}.safetensors"
@@ -74,6 +75,14 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     if sum(tensor.nbytes for tensor in tensors.values()) <= MOST:
         with written_whole(path) as new:
             save_file({**tensors}, new)
+
+
+@lru_cache
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def _model(backbone: Backbone) -> list:

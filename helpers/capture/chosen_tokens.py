@@ -30,14 +30,12 @@ class PairedTokens(Captured):
     """What `paired_tokens` kept of one model. `tensors` has what the reducers asked for.
 
     Attributes:
-        norms: of the patches after the last block, before the final LayerNorm: of the tested
-            images, or of all at given places.
-        outliers: which patches are above the threshold, or those whose places were given; of all
-            images.
-        outlier, normal: tokens of up to `count` random outliers, and of as many random normal
-            patches of the same image; None once they have been read.
-        random: tokens of random patches, outliers among them; None once they have been read.
-        read: what was read from all these tokens; None where they are kept.
+        norms: after the last block, before the final LayerNorm: of the tested images, or of all at
+            given places.
+        outliers: which patches are above the threshold, or were given; of all images.
+        outlier, normal, random: tokens of random outliers, of as many random normal patches of the
+            same image, and of any patches; None once they have been read.
+        read: what was read from these tokens; None where they are kept.
     """
 
     norms: Float[Tensor, "tested patch"]
@@ -63,29 +61,22 @@ def paired_tokens(
     image_size: int | None = None,
     **options: Any,
 ) -> tuple[dict[str, PairedTokens], dict[str, str]]:
-    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches,
-    with no more than one model in memory. The images pass twice, for the norms and for the tokens.
+    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches. The
+    images pass twice, for the norms and for the tokens.
 
     Args:
-        images: as in `capture`; from the first `learnt` of them alone comes the threshold, by
-            `rule`.
+        learnt: from so many of the images, the first, comes the threshold, by `rule`.
         count, seed: as in `helpers.measures.norms.paired_positions`.
         rule: as in `helpers.measures.norms.threshold`.
         random: how many random patches of each image to keep besides.
         pixels: keep the normalised pixels of all these patches, too; "mean" keeps the mean of each
             colour alone.
         reducers: what else to keep in the second pass.
-        read: what reads the tokens of a model, such as probes; then they are let go before the next
-            model is loaded, so that no more than those of one model are in memory. Unless given
-            they are kept.
-        image_size: as in `capture_conditions`.
-        options: as in `capture`.
+        read: takes the tokens of a model, which are let go then; unless given they are kept.
+        images, image_size, options: as in `capture_conditions`.
 
     Returns:
-        model -> what was kept, and model -> why it cannot be had here.
-
-    Raises ModelUnavailable where none can be had, ValueError for another rule, a count below one or
-    more random patches than there are, and what `capture` raises.
+        model -> what was kept, and model -> why it is not here.
     """
     require_models(names)
     kept, not_run = {}, dict[str, str]()
@@ -114,18 +105,11 @@ def tokens_at(
     **options: Any,
 ) -> tuple[dict[Hashable, dict[str, PairedTokens]], dict[str, str]]:
     """`paired_tokens` at given places, such as those of another model's outliers, and under
-    conditions. One pass for each.
+    conditions, by condition and model. One pass for each.
 
     Args:
         places: which patches count as outliers, whatever their norm.
-        conditions: as in `capture_conditions`.
-        names, images, count, random, seed, pixels, reducers, read, image_size, options: as in
-            `paired_tokens`.
-
-    Returns:
-        condition -> model -> what was kept, and model -> why it cannot be had here.
-
-    Raises what `paired_tokens` raises, and ValueError where models have another grid of patches.
+        conditions: as in `capture_conditions`; all else as in `paired_tokens`.
     """
     require_models(names)
     positions, chosen = _chosen(places, count, random, seed, pixels)
@@ -173,13 +157,10 @@ def _pairs(
 
 @dataclass(frozen=True)
 class ObjectTokens(Captured):
-    """What `object_tokens` kept of one model.
-
-    `tensors` has what the reducers asked for, of the tested images.
+    """What `object_tokens` kept of one model: of the tested images what the reducers asked for.
 
     Attributes:
-        learnt, tested: output tokens (after the final LayerNorm) of random patches, half of them on
-            objects, of either set of images; None where it is not known where the objects are.
+        learnt, tested: tokens of random patches of either set; None for images without masks.
     """
 
     learnt: PatchTokens | None
@@ -198,21 +179,17 @@ def object_tokens(
     whole: bool = False,
     **options: Any,
 ) -> tuple[dict[str, ObjectTokens], dict[str, str]]:
-    """Each model's tokens, loaded once, with no more than one model in memory.
+    """Each model's output tokens (after the final LayerNorm), half of them on objects.
 
     Args:
         learnt, tested: images, with `masks` of their objects or None.
         count: patches on objects of an image, and as many off them.
         reducers: what else to keep of the tested images, by model.
         seed: of the choice of patches, as in `helpers.measures.registers.object_places`.
-        image_size: as in `capture_conditions`.
-        whole: as in `load_backbone`.
-        options: as in `capture`.
+        image_size, whole, options: as in `capture_conditions`.
 
     Returns:
-        model -> what was kept, and model -> why it cannot be had here.
-
-    Raises ModelUnavailable where none can be had, and what `capture` raises.
+        model -> what was kept, and model -> why it is not here.
     """
     require_models(names)
     kept, not_run = {}, dict[str, str]()

@@ -56,7 +56,7 @@ class DenseStudy:
         counts: model -> state -> "probe", "places" (of the probe, at the patches that are outliers
             in the first state) and "nearest" -> counts, for `segmentation_estimates`.
         outlier_images: model -> share of the images of all sets with an outlier in the first state.
-        not_run: model -> why it cannot be had here.
+        not_run: model -> why it is not here.
     """
 
     passes: Mapping[str, Mapping[str, DenseState]]
@@ -91,12 +91,9 @@ def dense_study(
         classes: their number; any other number of a pixel is void.
         states: as the conditions of `capture_conditions`, the model as it is first.
         points: along each side of a picture, at which the probes learn.
-        penalties: of the probes, the strongest first; the one is chosen on the second set.
-        most: training patches among which the nearest are looked for, drawn where there are more.
-        seed: of that draw.
-        options: as in `capture_conditions`; the probes are fitted on its device, too.
-
-    Raises what `capture_conditions`, `fit_segmenter` and `nearest_maps` raise.
+        penalties: of the probes, the strongest first.
+        most, seed: training patches among which the nearest are looked for, and of their draw.
+        options: as in `capture_conditions`.
     """
     train, validation, images = sets
     ends = np.cumsum([len(own) for own in sets])[:-1].tolist()

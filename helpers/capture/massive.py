@@ -40,7 +40,7 @@ class MassiveStudy:
             `found`, `MassiveTokens` after the onset; "zeroed" and "mean", the channels of all
             tokens with a massive activation set to that; "others", as many random channels there at
             zero; "centre", the channels of as many central patches at zero.
-        not_run: model -> why it cannot be had here.
+        not_run: model -> why it is not here.
     """
 
     found: Mapping[str, Massive]
@@ -61,12 +61,10 @@ def massive_study(
     arXiv:2402.17762).
 
     Args:
-        learn, images: as in `capture`, with no image in both.
+        learn, images: with no image in both.
         reducers: what to keep of the tested images beside the activations.
         seed: of the random channels.
         options: as in `capture_conditions`.
-
-    Raises what `capture_each` raises.
     """
     learnt, not_run = capture_each(models, learn, [Magnitudes()], **options)
     onsets = {model: onset_of(c["magnitudes"]) for model, c in learnt.items()}

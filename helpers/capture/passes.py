@@ -47,18 +47,16 @@ class Captured:
         return self.tensors[key]
 
     def patches(self, key: str) -> Tensor:
-        """The patches of what was kept of all tokens, its last dimension."""
+        """The patches of what was kept of all tokens."""
         return self.layout.patch_tokens(self[key], dim=-1)
 
     def parts(self, key: str, block: int = -1) -> tuple[Tensor, Tensor]:
-        """(image, patch) and (image, trained register) of what was kept of all tokens in each
-        block, in one of these.
-        """
+        """(image, patch) and (image, trained register) of what was kept of all tokens."""
         tokens = self[key][:, block]
         return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
 
     def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
-        """As `parts`, with the appended tokens after the trained registers; with no `block` of what
+        """As `parts`, with the appended tokens after the trained registers; `block` None: of what
         was kept in one block alone.
         """
         tokens = self[key] if block is None else self[key][:, block]
@@ -67,7 +65,7 @@ class Captured:
         return patches, torch.cat(others, dim=-1)
 
     def appended(self, key: str, block: int = -1) -> Tensor:
-        """The appended tokens of what was kept of all tokens in each block, in one of these."""
+        """The appended tokens of what was kept of all tokens, in a block."""
         return self.layout.appended_tokens(self[key][:, block], dim=-1)
 
     @property
@@ -77,15 +75,11 @@ class Captured:
 
 
 def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]:
-    """The image with the largest patch norm in the first model, and its map of patch norms in each.
+    """The image with the largest patch norm in the first model, and its map of patch norms in each
+    (patch row, patch column), over the median of the model's patches.
 
     Args:
-        captured: title -> what was kept of the same images, with `TokenNorms`, of the last block or
-            up to it.
-
-    Returns:
-        Index of the image, and title -> (patch row, patch column), norms over the median of the
-        model's patches.
+        captured: title -> what was kept of the same images, with `TokenNorms` of the last block.
     """
     norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
     image = int(next(iter(norms.values())).amax(1).argmax())
@@ -99,9 +93,9 @@ def by_model(
     passes: Mapping[Hashable, Mapping[str, Any]],
 ) -> dict[str, dict[Hashable, Any]]:
     """Model -> condition -> what was kept or read, of passes by condition."""
-    models = dict.fromkeys(model for own in passes.values() for model in own)
+    models = dict.fromkeys(model for kept in passes.values() for model in kept)
     return {
-        model: {name: own[model] for name, own in passes.items() if model in own}
+        model: {name: kept[model] for name, kept in passes.items() if model in kept}
         for model in models
     }
 
@@ -117,14 +111,11 @@ def maps_of(
 
 
 def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, dict[str, Tensor]]:
-    """Norms and [CLS] attention after the last block as maps, for `helpers.figures.map_rows`.
+    """Model -> title -> norms and [CLS] attention after the last block (image, patch row, patch
+    column), the latter as mean over heads, without the rounding of the forward pass.
 
     Args:
         passes: as from `capture_conditions`, with `TokenNorms()` and `ClsAttention("all", "all")`.
-
-    Returns:
-        model -> title, "norm" or "attention" and the condition -> (image, patch row, patch column);
-        attention is the mean over heads, without rounding of the forward pass.
     """
     maps = {}
     for model, own in by_model(passes).items():
@@ -149,12 +140,12 @@ def backbones(
     """Each model, loaded when the one before is done with.
 
     Args:
+        not_run: gets model -> reason for those whose weights are not here.
         image_size: side in pixels, rounded down to a multiple of the model's patch; its own size
             where it is 0 or not given.
         options: as in `load_backbone`.
 
-    In `not_run` stands in the end model -> reason for those whose weights cannot be had here.
-    Raises ModelUnavailable where none of them can.
+    Raises ModelUnavailable where none of them is here.
     """
     for name in names:
         try:
@@ -184,20 +175,17 @@ def capture_conditions(
         images: as in `capture`, or condition -> images where these differ.
         reducers: what to keep, or a function of the model's name that says it; or condition ->
             either of these.
-        conditions: name -> what changes the forward pass for as long as it lasts, such as an
-            intervention; `nullcontext` for the model as it is. One that returns None leaves its
-            model out. The layout of what was kept is the one inside it.
+        conditions: name -> what changes the forward pass, such as an intervention; `nullcontext`
+            for the model as it is. One that returns None leaves its model out.
         image_size: as in `backbones`.
         whole: as in `load_backbone`.
-        read: what reads what was kept of a model, such as probes: its answer takes that place, so
-            that what was kept is let go before the next pass.
+        read: takes what was kept of a model; its answer takes that place, so that what was kept is
+            let go before the next pass.
         options: as in `capture`.
 
     Returns:
-        condition -> model -> the `Captured`, or what `read` made of it, in the order of both, and
-        model -> reason for those whose weights cannot be had here.
-
-    Raises ModelUnavailable where none can be had, and what `load_backbone` and `capture` raise.
+        condition -> model -> the `Captured`, or what `read` made of it, and model -> why its
+        weights are not here.
     """
     passes: dict[Hashable, dict[str, Any]] = {condition: {} for condition in conditions}
     not_run: dict[str, str] = {}
@@ -217,8 +205,8 @@ def capture_conditions(
 
 
 def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    """The images of each condition, those of several made into pixels once, as far as all these
-    fit into `PIXELS`; where other processes load them, as on a GPU, anew in each condition.
+    """The images of each condition, those of several made into pixels once, as far as these fit
+    into `PIXELS`.
     """
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
@@ -228,13 +216,11 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
             if isinstance(images, Images):
                 prepared[id(images)] = _through(images, backbone.preprocess)
                 left -= size
-    return {condition: prepared.get(id(own), own) for condition, own in shown.items()}
+    return {name: prepared.get(id(images), images) for name, images in shown.items()}
 
 
 def _through(images: Any, preprocess: Callable) -> Any:
-    """The same images as pixels, made once each; what tells them from others stays, since it is how
-    any capture would show them to the model.
-    """
+    """The same images as pixels, made once each."""
     return replace(images, read=lru_cache(None)(lambda index: preprocess(images[index])))
 
 
@@ -246,11 +232,7 @@ def capture_each(
     intervention: Condition = nullcontext,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """`capture_conditions` under one condition: model -> what was kept, and model -> why it cannot
-    be had here.
-
-    Raises ModelUnavailable also where no model is named.
-    """
+    """`capture_conditions` under one condition: what was kept and why not, by model."""
     require_models(names)
     passes, not_run = capture_conditions(names, images, reducers, {"": intervention}, **options)
     return passes[""], not_run

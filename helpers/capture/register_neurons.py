@@ -54,49 +54,38 @@ def find_register_neurons(
     with equal scores in order of `layers`, then of units.
 
     An image counts by the mean over its outliers, and only if it has one, as in the authors' code.
+    Images pass twice.
 
     Args:
-        images: as in `capture`. They pass twice, for the norms and for the neurons, and both passes
-            must see the same patches. Kept are the norms of all images, and of the images of one
-            batch five numbers a neuron.
-        mode: "paper": outliers among the patches, score `|mean activation|`. "jiang_code": outliers among all tokens, [CLS] and
-            registers too, score `mean |activation|`.
+        mode: "paper": outliers among the patches, score `|mean activation|`. "jiang_code": outliers
+            among all tokens, [CLS] and registers too, score `mean |activation|`.
         rule: which norms are outliers, as in `helpers.measures.norms.threshold`, applied to the
-            norms of all patches in both modes; "fixed:30" is a threshold of 30.
+            norms of all patches in both modes.
         layer: the block after which norms are taken; -1 for CLIP and -2 for DINOv2 in the authors'
             code.
         layers: the blocks whose neurons are looked at; all up to `layer`, and that too, unless
             given.
-        top_k: how many neurons.
         sparsity: a score of zero in images where less than half of the tokens (mode "paper": of the
             patches) are under 0.5, the authors' filter.
-        options: batch_size, device, dtype and progress, as in `capture`.
+        images, options: as in `capture`.
 
-    Raises ValueError for another mode or rule, a layer or block that is not there or has no MLP
-    neurons, a `top_k` below one or above the number of neurons, patches removed by an intervention,
-    no outlier in any image, and what `capture` raises.
-    """  # noqa: E501
+    Raises ValueError for another mode or rule, a `top_k` below one or above the number of neurons,
+    patches removed by an intervention, and no outlier in any image.
+    """
     check_choice("mode", mode, SEARCH_MODES)
     if backbone.layout.kept is not None:
-        raise ValueError(
-            "patches were removed, other ones in each pass; find register neurons with all of them "
-            "there"
-        )
+        raise ValueError("patches were removed, other ones in each pass")
     layers = range(layer % backbone.depth + 1) if layers is None else layers
     hidden = {block % backbone.depth: backbone.hidden(block) for block in layers}
     if not 1 <= top_k <= sum(hidden.values()):
-        raise ValueError(
-            f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; "
-            "choose from 1 to that"
-        )
+        raise ValueError(f"top_k is {top_k}, of {sum(hidden.values())} neurons")
     outlier = _outlier_tokens(backbone, images, mode, rule, layer, options)
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
     total = _summed(backbone, images, [*hidden], outlier, mode, sparsity, options)
     with_outlier = outlier.any(dim=1)  # images
     total[[0, 2, 4]] /= with_outlier.sum()
-    total[[1, 3]] /= (
-        (with_outlier & ~outlier.all(dim=1)).sum().clamp(min=1)
-    )  # an image of outliers only has no elsewhere
+    # An image of outliers only has no elsewhere.
+    total[[1, 3]] /= (with_outlier & ~outlier.all(dim=1)).sum().clamp(min=1)
     at, elsewhere, magnitude, other, score = total
     ratio = torch.where((magnitude == 0) & (other == 0), 1.0, magnitude / other)
     order = score.abs().argsort(descending=True, stable=True)[:top_k]
@@ -116,8 +105,7 @@ def register_neurons_of(
     top_k: int = 10,
     **search: Any,
 ) -> tuple[dict[str, list[RegisterNeuron]], dict[str, str]]:
-    """`find_register_neurons` in each model that has an outlier in these images, one model in
-    memory at a time.
+    """`find_register_neurons` in each model that has an outlier in these images.
 
     Args:
         image_size: as in `capture_conditions`.
@@ -130,9 +118,7 @@ def register_neurons_of(
 
     Returns:
         model -> its register neurons, without the models that have no outlier, and model -> why it
-        cannot be had here.
-
-    Raises ModelUnavailable where none can be had, and what `find_register_neurons` raises.
+        is not here.
     """
     options = {
         key: value
@@ -167,27 +153,23 @@ def matched_neurons(
     seed: int = 0,
     **options: Any,
 ) -> list[MatchedNeuron]:
-    """For each of `neurons` one random unit, out of the five that write most nearly as much.
+    """For each of `neurons` one random unit, out of the five that write most nearly as much; no
+    unit twice.
 
-    A unit writes `|activation| x |its output weights|`. Where no unit writes nearly as much as the neuron, the strongest others are
-    the nearest: `written` beside `wanted` tells how far they fall short.
+    A unit writes `|activation| x |its output weights|`.
 
     Args:
-        images: as in `capture`; those in which the neurons were found will do.
         where: the mean is over the "outliers" of an image, then over the images that have one; or
             over all "patches".
         among: the units of the neuron's own "block", or those of "later" blocks up to `layer`, too.
             Earlier units may be what the neuron answers to, so they are no control.
         rule, layer: which patches are outliers, as in `find_register_neurons`.
         seed: of the draw.
-        options: as in `capture`.
-
-    Returns:
-        In the order of `neurons`; none of them, and no unit twice.
+        images, options: as in `capture`.
 
     Raises ValueError for another `where` or `among`, a neuron that is not there or comes twice, too
-    few others, and what `find_register_neurons` raises where there is no outlier.
-    """  # noqa: E501
+    few others, and no outlier in any image.
+    """
     check_choice("where", where, ("outliers", "patches"))
     check_choice("among", among, ("block", "later"))
     own, later = units_by_block(backbone, neurons), among == "later"
@@ -209,9 +191,7 @@ def matched_neurons(
         wanted = float(written[place[block, unit]])
         allowed = free & (block_of >= block if later else block_of == block)
         if not (near := nearest_units(written, wanted, allowed, NEAREST)):
-            raise ValueError(
-                f"block {block} of '{backbone.name}' has too few other neurons; give fewer"
-            )
+            raise ValueError(f"block {block} of '{backbone.name}' has too few other neurons")
         free[other := int(rng.choice(near))] = False
         matched.append(MatchedNeuron(*units[other], float(written[other]), wanted))
     return matched
@@ -227,11 +207,8 @@ def matched_neurons_of(
     layer: int = -1,
     **search: Any,
 ) -> dict[str, list[MatchedNeuron]]:
-    """`matched_neurons` of each model (model -> its neurons), one model in memory at a time.
-
-    Args:
-        images, rule, layer, search: as in `matched_neurons`.
-        image_size, by_model: as in `register_neurons_of`.
+    """`matched_neurons` of each model (model -> its neurons); `image_size` and `by_model` as in
+    `register_neurons_of`.
     """
     own = settings_of([*neurons], by_model, rule=rule, layer=layer)
     return {
@@ -248,8 +225,7 @@ def nearest_units(
     """The `count` units of those allowed whose value is nearest to `wanted` by ratio, nearest
     first, of equal ones the first.
 
-    Ratios are compared to a quarter of a per cent, so that rounding does not choose. A unit that
-    writes nothing comes last.
+    Ratios are compared to a quarter of a per cent, so that rounding does not choose.
     """
     distance = (written.log10() - np.log10(wanted or np.nan)).abs().nan_to_num(nan=torch.inf)
     distance = distance.round(decimals=DECIMALS).masked_fill(~allowed, torch.nan)
@@ -279,11 +255,8 @@ class OutlierUnit:
     normal: Float[Tensor, "image token width"]
 
     def traits(self, seed: int = 0) -> dict[str, Estimate | float]:
-        """What the neuron does and the outliers hold.
-
-        Returns:
-            "neuron_block" and "neuron_unit"; `helpers.measures.outliers.unit_traits`;
-            "matched_written", what the matched unit writes over what the neuron writes.
+        """What the neuron does and the outliers hold: `helpers.measures.outliers.unit_traits` and
+        "matched_written", what the matched unit writes over what the neuron writes.
         """
         tokens = self.outlier, self.normal
         return {
@@ -304,7 +277,7 @@ def outlier_units(
     image_size: int | None = None,
     **options: Any,
 ) -> dict[str, OutlierUnit]:
-    """The unit of each model that has outliers, with no more than one model in memory.
+    """The unit of each model that has outliers.
 
     Args:
         placed: model -> its outliers; the first of their images are these.
@@ -313,10 +286,7 @@ def outlier_units(
             first of all.
         rule: as in `matched_neurons`.
         seed: of the tokens and of the matched unit.
-        image_size: as in `capture_conditions`.
-        options: as in `capture`.
-
-    Raises what `find_register_neurons`, `matched_neurons` and `capture` raise.
+        image_size, options: as in `capture_conditions`.
     """
     units, bearing = {}, [model for model, own in placed.items() if own.usual]
     for backbone in backbones(bearing, {}, image_size):
@@ -354,7 +324,7 @@ def _summed(
 
 
 class SumOverImages:
-    """A summary: the sum over images, each batch in its own precision, batches in float64."""
+    """The sum over images, each batch in its own precision, batches in float64."""
 
     def __init__(self) -> None:
         self.total: Tensor | float = 0.0
@@ -371,9 +341,8 @@ class NeuronMeans(Reducer):
     """
 
     blocks: int
-    outlier: Bool[Tensor, "image token"] = field(
-        repr=False
-    )  # of the patches, or in mode "jiang_code" of all tokens
+    # Of the patches, or in mode "jiang_code" of all tokens.
+    outlier: Bool[Tensor, "image token"] = field(repr=False)
     mode: str
     sparsity: bool
     point = "neurons"
@@ -408,7 +377,6 @@ def _outlier_tokens(
     if not (norms > limit).any():
         raise ValueError(
             f"no norm after block {layer % backbone.depth} of '{backbone.name}' exceeds "
-            f"{limit:.4g} ('{rule}') in {len(norms)} "
-            f"images, the largest is {float(norms.max()):.4g}; choose another rule or layer"
+            f"{limit:.4g} ('{rule}')"
         )
     return norms > limit

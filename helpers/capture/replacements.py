@@ -47,10 +47,8 @@ class OutlierTokens:
 
     Attributes:
         limit: the norm after the last block above which a token is an outlier.
-        blocks: after which they are replaced: from the one in which outliers start to the last but
-            one.
-        learnt, tested: kind of tokens -> places (image, k), in the learning and in the tested
-            images; those of each kind as many as an image has at most.
+        blocks: after which they are replaced: from where outliers start to the last but one.
+        learnt, tested: kind of tokens -> places (image, k) in the images of either set.
     """
 
     limit: float
@@ -65,12 +63,10 @@ class ReplacedStudy:
 
     Attributes:
         plain: model -> what was kept of the model as it is, with `TokenNorms(-1)`.
-        tokens: model -> its outlier tokens; only of models that have some, in a block that another
-            one follows.
-        estimates: model -> what replacing them costs, as from
-            `helpers.measures.replaced.replacement_costs`, with "_KIND" at the end of the name for
-            other tokens; `outlier_images`; and `replaced`, how many are replaced in an image.
-        not_run: model -> why it cannot be had here.
+        tokens: model -> its outlier tokens; only of models that have some before the last block.
+        estimates: model -> `helpers.measures.replaced.replacement_costs`, with "_KIND" at the end
+            of the name for other tokens; `outlier_images`; `replaced`, how many in an image.
+        not_run: model -> why it is not here.
     """
 
     plain: Mapping[str, Captured]
@@ -91,10 +87,8 @@ def replaced_study(
     seed: int = 0,
     **options: Any,
 ) -> ReplacedStudy:
-    """Replace the outlier tokens of each image, and as many others, and see what that costs.
-
-    An outlier token is a patch or a register of any kind. The images pass three times, and once for
-    each replacement.
+    """Replace the outlier tokens of each image, patches or registers of any kind, and as many
+    others, and see what that costs.
 
     Args:
         train, images: labelled sets. From the first `n_learn` of `train` come the limit, the
@@ -104,9 +98,6 @@ def replaced_study(
         state: what the model is changed by in all passes, such as register neurons that are moved.
         seed: of the random patches and of the noise.
         options: as in `capture_conditions`.
-
-    Raises ValueError for a model without [CLS], and what `capture_conditions` and `classifiers_of`
-    raise.
     """
     passed = partial(_passed, state=state, **options)
     learn = train.select(range(min(n_learn, len(train))))
@@ -157,12 +148,11 @@ def attention_bias(
     """The replacement "bias" of `replaced_study`, for other studies (Jiang et al., Table 7).
 
     Outlier tokens keep the mean key and value of those of other images in attention, and hold
-    nothing. Models without any, or whose outliers start in the last block, are left out.
+    nothing. Models without any before the last block are left out.
 
     Args:
         learn: the other images, from which threshold and blocks come, too.
-        plain: model -> what was kept of the images to be changed, in the model as it is, with
-            `TokenNorms(-1)`.
+        plain: model -> what was kept of the images to be changed, with `TokenNorms(-1)`.
         options: as in `capture_conditions`.
     """
     passed = partial(_passed, state=nullcontext, **options)
@@ -175,9 +165,8 @@ def attention_bias(
 def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any) -> Condition:
     """The mean outlier token of other images, put beside every image from its block on.
 
-    After RegCache (Kim et al., arXiv:2510.04547): cached outlier tokens as a prefix of the middle
-    layers. One token is appended, empty up to the block after which outliers appear. No token is
-    deleted. Models without outliers, or whose outliers start in the last block, are left out.
+    After RegCache (Kim et al., arXiv:2510.04547). One token is appended, empty up to the block
+    after which outliers appear. Models without any before the last block are left out.
 
     Args:
         learn: the other images, from which threshold, blocks and mean come.

@@ -33,7 +33,7 @@ class ShiftStudy:
         passes: condition -> model -> the same under it, of models with neurons. "moved" and "bias"
             have all images, "zeroed" and the draws of random neurons the first `n_zeroed`, the
             variants the first `n_few`.
-        not_run: model -> why it cannot be had here.
+        not_run: model -> why it is not here.
     """
 
     neurons: Mapping[str, Sequence[RegisterNeuron]]
@@ -69,8 +69,6 @@ def shift_study(
         by_model, rule, layer, top_layer, top_k: as in `searched_neurons`.
         seed: of all draws.
         options: as in `capture_conditions`.
-
-    Raises what `searched_neurons` and `capture_each` raise.
     """
     search = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
     search |= {"by_model": by_model, "most": shared_k, "seed": seed}
@@ -91,11 +89,6 @@ def token_probes(
     study: ShiftStudy, train: Any, images: Any, **options: Any
 ) -> dict[str, Estimates]:
     """Linear probes on single tokens (Jiang et al., Tables 1 and 10).
-
-    Args:
-        study: its models with neurons are probed.
-        train, images: labelled sets, as in `probe_study`.
-        options: as in `probe_study`.
 
     Returns:
         model -> accuracies in %: "probe_cls", "probe_central" and "probe_outlier" of the model as

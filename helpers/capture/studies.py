@@ -1,10 +1,10 @@
-"""Studies that several claims share: what names the class of an image, probes in several states of
-a model, and models with a register at test time beside its controls.
+"""Studies that several claims share: classifiers, probes in several states of a model, and models
+with a register at test time beside its controls.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -36,43 +36,38 @@ from helpers.settings import check_choice, settings_of
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
 UNIT = "neuron 1"  # the first of `activations_of`
+Right = Mapping[str, Bool[Tensor, " image"]]  # readout -> whether the class of each image is named
 
 
 @dataclass(frozen=True)
 class Classifiers:
-    """One for each model.
-
-    What they classify was captured with `Feature()` and, for the checkpoint's own head, `Output()`.
+    """One for each model, of what was captured with `Feature()` and, for the published head,
+    `Output()`.
 
     Attributes:
-        probes: model -> probe on its feature; None for the checkpoint's own heads.
+        probes: model -> probe on its feature; None for the published heads.
     """
 
     probes: Mapping[str, Probe] | None
 
     def scores(self, model: str, captured: Captured) -> Float[Tensor, "image classes"]:
         """The logits of the images."""
-        return (
-            captured["output"] if self.probes is None else self.probes[model](captured["feature"])
-        )
+        if self.probes is None:
+            return captured["output"]
+        return self.probes[model](captured["feature"])
 
     def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
-        """100 where the class of the highest score is the image's, else 0: its mean is the accuracy
-        in per cent.
+        """100 where the class of the highest score is the image's, else 0.
 
         Args:
-            images: labelled; the first of them were captured.
-
-        Raises ValueError where they have no labels, or the checkpoint's own head names another
-        number of classes than they have.
+            images: labelled; the first of them were captured. Refused where the published head
+                names another number of classes.
         """
         scores, labels = self.scores(model, captured), images.require_labels()
         classes = images.class_names or ()
         if self.probes is None and classes and len(classes) != scores.shape[1]:
             raise ValueError(
-                f"the head of {model!r} names {scores.shape[1]} classes, and the images have "
-                f"{len(classes)}; "
-                "take images of its classes, or a probe"
+                f"the head of {model!r} names {scores.shape[1]} classes, the images {len(classes)}"
             )
         return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
@@ -89,14 +84,9 @@ def classifiers_of(
     """The classifiers of `models`.
 
     Args:
-        kind: "probe", fitted to the feature of the labelled images `train`; "published", the
-            checkpoint's own head.
-        models: none have no probes.
+        kind: "probe", fitted to the feature of the labelled images `train`; or "published".
         schedule, seed: as in `fit_classifier`.
-        options: as in `capture_each`, such as an intervention; the probes are fitted on its device,
-            too.
-
-    Raises ValueError for another kind, and what `capture_each` and `fit_classifier` raise.
+        options: as in `capture_each`; the probes are fitted on its device, too.
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
@@ -109,9 +99,7 @@ def classifiers_of(
 
 
 class Readout(NamedTuple):
-    """What of an image a probe reads: the reducer that keeps it, and the vector in what was
-    kept.
-    """
+    """What of an image a probe reads: what keeps it, and the vector in what was kept."""
 
     reducer: Reducer
     read: Callable[[Captured], Float[Tensor, "image width"]]
@@ -119,28 +107,62 @@ class Readout(NamedTuple):
 
 READOUTS = {
     "feature": Readout(Feature(), lambda captured: captured["feature"]),
-    "registers": Readout(
-        Pooled(), lambda captured: captured["registers"].mean(1)
-    ),  # trained and appended ones
+    # Trained and appended ones.
+    "registers": Readout(Pooled(), lambda captured: captured["registers"].mean(1)),
     "central": Readout(SinglePatches(), lambda captured: captured["central_patch"]),
     "highest": Readout(SinglePatches(), lambda captured: captured["highest_patch"]),
 }
 
 
 @dataclass(frozen=True)
-class ProbeStudy:
-    """What became of the test images.
+class Study:
+    """What became of several models; what a study does not ask for stays empty.
 
     Attributes:
-        passes: state -> model -> what was kept of them.
+        not_run: model -> why it is not here.
+        plain: model -> what was kept of it as it is.
+        passes: state or condition -> model -> what was kept.
+        changes: condition -> what it does, for further images.
         right: state -> model -> readout -> whether the probe trained in that state names the class
-            of each image; only of models that can be had in every state.
-        not_run: model -> why it cannot be had here.
+            of each image; only of models in every state.
+        at: model -> its rule, layer and top_k.
+        neurons: model -> its register neurons, the most active first; only models with an outlier.
+        moved: model -> the first of them, those that are moved.
+        matched: model -> others that write most nearly as much as those of `moved`.
     """
 
-    passes: Mapping[Hashable, Mapping[str, Captured]]
-    right: Mapping[Hashable, Mapping[str, Mapping[str, Bool[Tensor, " image"]]]]
     not_run: Mapping[str, str]
+    plain: Mapping[str, Captured] = field(default_factory=dict)
+    passes: Mapping[Hashable, Mapping[str, Captured]] = field(default_factory=dict)
+    changes: Mapping[Hashable, Condition] = field(default_factory=dict)
+    right: Mapping[Hashable, Mapping[str, Right]] = field(default_factory=dict)
+    at: Mapping[str, SimpleNamespace] = field(default_factory=dict)
+    neurons: Mapping[str, list[RegisterNeuron]] = field(default_factory=dict)
+    moved: Mapping[str, list[RegisterNeuron]] = field(default_factory=dict)
+    matched: Mapping[str, list[MatchedNeuron]] = field(default_factory=dict)
+
+    @property
+    def called(self) -> dict[str, str]:
+        """Model -> its name in figures, which says where it was given a register."""
+        given = {model for _, model, captured in self.each() if captured.layout.appended}
+        return {x: f"{x}, test-time register" if x in given else x for x in self.plain}
+
+    def each(self) -> Iterator[tuple[Hashable, str, Captured]]:
+        """Condition, model and what was kept, in the order of the conditions."""
+        return (
+            (condition, model, captured)
+            for condition, own in self.passes.items()
+            for model, captured in own.items()
+        )
+
+    def first(self, count: int) -> dict[str, list[RegisterNeuron]]:
+        """The first `count` neurons of each model that has as many."""
+        return {model: own[:count] for model, own in self.neurons.items() if len(own) >= count}
+
+    def matched_writes(self, model: str) -> float:
+        """What the matched neurons write over what the moved ones write; 1: as much."""
+        own = self.matched[model]
+        return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
 
 
 def probe_study(
@@ -155,20 +177,17 @@ def probe_study(
     seed: int = 0,
     noise: float = NOISE,
     **options: Any,
-) -> ProbeStudy:
+) -> Study:
     """In each state a probe for each readout, trained on one set of images and tested on another.
 
     Args:
         train, images: labelled sets, as from `load_train_test`.
-        states: name -> what changes the forward pass, as the conditions of `capture_conditions`. A
-            model that one of them leaves out is captured in the others, and gets no probe.
+        states: as the conditions of `capture_conditions`. A model that one of them leaves out is
+            captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
         readouts: names in READOUTS.
         schedule, seed, noise: as in `fit_classifier`.
         options: as in `capture_conditions`; the probes are fitted on its device, too.
-
-    Raises ValueError for another readout and for images without labels, and what
-    `capture_conditions` and `fit_classifier` raise.
     """
     for name in readouts:
         check_choice("readout", name, READOUTS)
@@ -188,22 +207,7 @@ def probe_study(
                 right[state][model][name] = probe_answers(
                     x, train.require_labels(), y, labels, **how
                 )
-    return ProbeStudy(passes, right, not_run)
-
-
-@dataclass(frozen=True)
-class MovedStudy(ProbeStudy):
-    """A `ProbeStudy` "before" and "after" the register neurons were moved to one token.
-
-    Attributes:
-        neurons: model -> its register neurons, the most active first; only models with an outlier.
-        moved: model -> those that are moved.
-        at: model -> its rule, layer and top_k.
-    """
-
-    neurons: Mapping[str, list[RegisterNeuron]]
-    moved: Mapping[str, list[RegisterNeuron]]
-    at: Mapping[str, SimpleNamespace]
+    return Study(not_run, passes=passes, right=right)
 
 
 def moved_study(
@@ -220,7 +224,7 @@ def moved_study(
     most: int = 0,
     sparsity: bool = False,
     **options: Any,
-) -> MovedStudy:
+) -> Study:
     """Probes and patch norms before and after a data set's own register neurons were moved.
 
     Args:
@@ -228,8 +232,6 @@ def moved_study(
         n_neurons: the neurons are found on as many training images, the first.
         by_model, rule, layer, top_layer, top_k, most, sparsity: as in `searched_neurons`.
         options: as in `capture_conditions`.
-
-    Raises what `register_neurons_of` and `probe_study` raise.
     """
     few = train.select(range(min(n_neurons, len(train))))
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
@@ -238,42 +240,7 @@ def moved_study(
     moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
     states = {"before": nullcontext, "after": neuron_conditions(moved)["moved"]}
     study = probe_study(models, train, images, states, [PatchNorms()], **options)
-    return MovedStudy(**vars(study), neurons=neurons, moved=moved, at=at)
-
-
-@dataclass(frozen=True)
-class TestTimeStudy:
-    """What was captured with and without test-time registers.
-
-    Attributes:
-        plain: model -> what was kept of it as it is.
-        passes: condition -> model -> what was kept. Under a condition "moved" stand all models,
-            those that get no register as they are; under all others those that get one.
-        changes: condition -> what it does, for further images.
-        not_run: model -> why it cannot be had here.
-    """
-
-    __test__ = False  # pytest must not collect it
-    plain: Mapping[str, Captured]
-    passes: Mapping[Hashable, Mapping[str, Captured]]
-    changes: Mapping[Hashable, Condition]
-    not_run: Mapping[str, str]
-
-    @property
-    def called(self) -> dict[str, str]:
-        """Model -> its name in figures, which tells where it was given a register."""
-        given = {
-            model for own in self.passes.values() for model in own if own[model].layout.appended
-        }
-        return {x: f"{x}, test-time register" if x in given else x for x in self.plain}
-
-    def each(self) -> Iterator[tuple[Hashable, str, Captured]]:
-        """Condition, model and what was kept, in the order of the conditions."""
-        return (
-            (condition, model, captured)
-            for condition, own in self.passes.items()
-            for model, captured in own.items()
-        )
+    return replace(study, neurons=neurons, moved=moved, at=at)
 
 
 def test_time_study(
@@ -286,29 +253,24 @@ def test_time_study(
     *,
     seed: int = 0,
     **options: Any,
-) -> TestTimeStudy:
-    """Capture each model as it is.
-
-    And where it has outliers and no trained register, under `conditions`, too.
+) -> Study:
+    """Capture each model as it is, and where it has outliers and no trained register under
+    `conditions`, too.
 
     A model has outliers where more than 5 % of the images have a patch above three times the median
-    norm. Its register neurons are those most active at the outliers of other images (Jiang et al.,
-    arXiv:2506.08010); they act on one appended token.
+    norm. Its register neurons (Jiang et al., arXiv:2506.08010) act on one appended token.
+    Of a condition "moved" `passes` has all models, those without a register as they are; of others
+    those with one.
 
     Args:
-        models, images: as in `capture_each`.
         learn: other images, on which the register neurons are found. A model without an outlier
             there gets no register.
-        reducers: as in `capture_each`; among them `PatchNorms` with the last block first, by which
-            outliers are known.
+        reducers: among them `PatchNorms` with the last block first, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
         conditions: name -> "plain" for the model as it is, or one of those of
             `helpers.interventions.neuron_conditions`.
         seed: of the random and of the matched neurons; the latter are found on `learn`, too.
-        options: as in `capture`.
-
-    Raises ValueError for another condition, and what `capture_each` and `find_register_neurons`
-    raise.
+        models, images, options: as in `capture_each`.
     """
     for condition in conditions.values():
         check_choice("condition", condition, ("plain", *neuron_conditions({}, matched={})))
@@ -332,35 +294,7 @@ def test_time_study(
     passes |= {
         name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
     }
-    return TestTimeStudy(plain, passes, changes, not_run)
-
-
-@dataclass(frozen=True)
-class SearchedNeurons:
-    """Register neurons of several models, and what their effect is compared with.
-
-    Attributes:
-        at: model -> its rule, layer and top_k.
-        neurons: model -> its neurons, the most active first; only models with an outlier.
-        moved: model -> the first of them, those that are moved.
-        matched: model -> others that write most nearly as much as those of `moved`.
-        not_run: model -> why it cannot be had here.
-    """
-
-    at: Mapping[str, SimpleNamespace]
-    neurons: Mapping[str, list[RegisterNeuron]]
-    moved: Mapping[str, list[RegisterNeuron]]
-    matched: Mapping[str, list[MatchedNeuron]]
-    not_run: Mapping[str, str]
-
-    def first(self, count: int) -> dict[str, list[RegisterNeuron]]:
-        """The first `count` neurons of each model that has as many."""
-        return {model: own[:count] for model, own in self.neurons.items() if len(own) >= count}
-
-    def matched_writes(self, model: str) -> float:
-        """What the matched neurons write over what the moved ones write; 1: as much."""
-        own = self.matched[model]
-        return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
+    return Study(not_run, plain, passes, changes)
 
 
 def searched_neurons(
@@ -377,7 +311,7 @@ def searched_neurons(
     sparsity: bool = False,
     seed: int = 0,
     **options: Any,
-) -> SearchedNeurons:
+) -> Study:
     """The register neurons of each model, and as many others of its blocks that write as much.
 
     Args:
@@ -388,15 +322,13 @@ def searched_neurons(
         sparsity: as in `find_register_neurons`.
         seed: of the matched neurons.
         options: as in `capture`, and `image_size`.
-
-    Raises what `register_neurons_of` and `matched_neurons_of` raise.
     """
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
     find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
     at, neurons, not_run = _found(models, images, **find, **search)
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
     matched = matched_neurons_of(first, images, among="later", seed=seed, **search)
-    return SearchedNeurons(at, neurons, first, matched, not_run)
+    return Study(not_run, at=at, neurons=neurons, moved=first, matched=matched)
 
 
 def _found(
@@ -409,15 +341,13 @@ def _found(
 
 
 def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:
-    """What the registers of one model have and took over, trained and appended ones alike.
+    """What the registers of one model have and took over, trained and appended ones alike:
+    `member_traits` and `takeover_traits`.
 
     Args:
         captured: with `TokenNorms` and `ClsAttention` of the last block or up to it, and, where a
             unit writes the outliers, its activation by `activations_of([unit], every=True)`.
         places: where outliers were before.
-
-    Returns:
-        One value an image: `member_traits` and `takeover_traits`.
     """
     norms, attention = (captured.carriers(key) for key in ("token_norms", "cls_attention"))
     activation = captured.carriers(UNIT, None) if UNIT in captured.tensors else None

@@ -4,18 +4,15 @@ by model, and let go."""
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from helpers.capture import (
     FinalTokens,
     PatchNorms,
     Pooled,
     SelectedPixels,
-    capture,
     capture_each,
     object_tokens,
     paired_tokens,
@@ -26,7 +23,6 @@ from helpers.interventions import appended_registers
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import mean_colour
 from helpers.measures.registers import object_places
-from helpers.models import ModelUnavailable, load_backbone
 
 MODEL, LEARNT = "control-content", 4
 
@@ -87,28 +83,6 @@ def test_neither_pixels_nor_random_tokens_unless_asked_for(images):
     assert (alone.outlier.positions == -1).all()
 
 
-def test_models_that_cannot_be_had(images, monkeypatch):
-    def load(name, **options):
-        if name == "gone":
-            raise ModelUnavailable("'gone' is gated")
-        return load_backbone(name, **options)
-
-    monkeypatch.setattr("helpers.capture.passes.load_backbone", load)
-    calls = {
-        "pairs": lambda names: paired_tokens(names, images, LEARNT, 1, rule="median:3"),
-        "objects": lambda names: object_tokens(names, images, images, 3),
-        "at": lambda names: tokens_at(names, images, places, 1, {"": nullcontext}),
-    }
-    places = torch.zeros(8, 196, dtype=torch.bool)
-    for call in calls.values():
-        with pytest.raises(ModelUnavailable, match="no model was named"):
-            call([])
-        with pytest.raises(ModelUnavailable, match="'gone' is gated"):
-            call(["gone"])
-        kept, not_run = call([MODEL, "gone"])
-        assert [*kept.get("", kept)] == [MODEL] and [*not_run] == ["gone"]
-
-
 def test_tokens_at_the_places_of_another_models_outliers(images, kept):
     models, conditions = [MODEL, "control-registers"], {"plain": nullcontext}
     found, not_run = tokens_at(models, images, kept.outliers, 2, conditions, **HOW)
@@ -130,20 +104,8 @@ def test_tokens_at_places_under_conditions(images, kept):
     assert found["appended"][MODEL].outlier is None
 
 
-def test_what_is_read_is_what_would_be_kept_and_is_let_go(images, kept, monkeypatch):
-    """Before the next model is captured."""
-    tokens, alive = [], []
-
-    def watched(*args, **options):
-        kept = capture(*args, **options)
-        alive.append([not one.expired() for one in tokens])
-        for key in kept.keys() & {"tokens", "pixels"}:
-            tokens.append(StorageWeakRef(kept[key].untyped_storage()))
-        return kept
-
-    monkeypatch.setattr(import_module("helpers.capture.chosen_tokens"), "capture", watched)
+def test_what_is_read_is_what_would_be_kept_and_is_let_go(images, kept):
     own = paired(images, [MODEL, "control-clean"], read=lambda c: float(c.random.pixels.sum()))
-    assert alive == [[], [], [False, False], [False, False]]
     assert own.read == float(kept.random.pixels.sum()) and kept.read is None
     assert (own.outlier, own.normal, own.random, own.tensors) == (None, None, None, {})
     assert torch.equal(own.norms, kept.norms)
@@ -162,23 +124,15 @@ def sets():
     return images.select(range(4)), images.select(range(4, 7))
 
 
-def test_tokens_are_those_of_the_places_in_each_set(sets, monkeypatch):
-    """Each model is loaded once; what else is kept is of the tested images."""
-    loaded, reducers = [], [PatchNorms(-1), FinalTokens(norm=True)]
-
-    def load(name, **options):
-        loaded.append(name)
-        return load_backbone(name, **options)
+def test_tokens_are_those_of_the_places_in_each_set(sets):
+    """What else is kept is of the tested images."""
+    reducers = [PatchNorms(-1), FinalTokens(norm=True)]
 
     def norms(backbone):
         return [PatchNorms(-1)] * (backbone.layout.registers == 0)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("helpers.capture.passes.load_backbone", load)
-        kept, not_run = object_tokens(
-            [MODEL, TWIN], *sets, 3, norms, seed=2, whole=True, batch_size=2
-        )
-    assert loaded == [*kept] == [MODEL, TWIN] and not not_run
+    kept, not_run = object_tokens([MODEL, TWIN], *sets, 3, norms, seed=2, whole=True, batch_size=2)
+    assert [*kept] == [MODEL, TWIN] and not not_run
     assert [[*own.tensors] for own in kept.values()] == [["patch_norms"], []]
     for images, group in zip(sets, ("learnt", "tested"), strict=True):
         captured, _ = capture_each([MODEL, TWIN], images, reducers, whole=True)

@@ -74,11 +74,8 @@ def test_a_batch_equals_its_images_one_by_one(backbone, normed):
     with replaced_tokens(backbone, PLACES, drawn(backbone, 2), [0, 1], normed):
         whole = capture(backbone, x, reducers)
         alone = capture(backbone, x, reducers, batch_size=1)
-        parts = [capture(backbone, x[i : i + 1], reducers, first=i) for i in range(5)]
     for key, value in whole.items():
         torch.testing.assert_close(alone[key], value, atol=1e-4, rtol=1e-4)
-        rest = torch.cat([part[key] for part in parts])
-        torch.testing.assert_close(rest, value, atol=1e-4, rtol=1e-4)
 
 
 @models("vit")
