@@ -104,12 +104,13 @@ def replaced_study(
     learnt, not_run = passed(models, learn, lambda _: [TokenNorms()])
     plain, trained = (passed([*learnt], x, lambda _: [TokenNorms(-1)])[0] for x in (images, train))
     tokens, limits = _tokens_of(learnt, plain, seed)
-    put = _put(tokens, {kind: REPLACEMENTS[kind] for kind in kinds}, passed, learn, images, seed)
+    asked = {kind: REPLACEMENTS[kind] for kind in kinds}
+    made = _replacements(tokens, asked, passed, learn, images, seed)
     conditions: dict[str, Condition] = {"as it is": state}
     for kind in kinds:
         for how in REPLACEMENTS[kind]:
             name = how if kind == "outliers" else f"{how}_{kind}"
-            conditions[name] = _condition(put, (kind, how), state)
+            conditions[name] = nested(state, partial(_replaced, made, (kind, how)))
 
     def read(places: Mapping[str, Tensor]) -> list[Reducer]:
         return [Feature(), Output(), OtherPatches(places["outliers"])]
@@ -158,8 +159,8 @@ def attention_bias(
     passed = partial(_passed, state=nullcontext, **options)
     learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
     tokens, _ = _tokens_of(learnt, plain, 0)
-    put = _put(tokens, {"outliers": ("bias",)}, passed, learn)
-    return where_given(put, lambda b, own: replaced_tokens(b, *own["outliers", "bias"]))
+    made = _replacements(tokens, {"outliers": ("bias",)}, passed, learn)
+    return where_given(made, lambda b, own: replaced_tokens(b, *own["outliers", "bias"]))
 
 
 def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any) -> Condition:
@@ -177,14 +178,14 @@ def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any
     learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
     last, _ = passed([*learnt], learn, lambda _: [TokenNorms(-1)])
     tokens, _ = _tokens_of(learnt, last, 0)
-    put = _put(tokens, {"outliers": ("mean",)}, passed, learn)
+    made = _replacements(tokens, {"outliers": ("mean",)}, passed, learn)
 
-    def cached(backbone: Backbone, own: Put) -> AbstractContextManager:
+    def cached(backbone: Backbone, own: Replacement) -> AbstractContextManager:
         place = backbone.layout.appended_tokens(torch.arange(backbone.layout.tokens), dim=0)
         return replaced_tokens(backbone, place.expand(images, 1), own.tokens, own.blocks)
 
     return where_given(
-        {name: own["outliers", "mean"] for name, own in put.items()},
+        {name: own["outliers", "mean"] for name, own in made.items()},
         lambda b, own: nested(appended_registers, partial(cached, own=own))(b),
     )
 
@@ -215,11 +216,13 @@ def _passed(
     return passes[""], not_run
 
 
-def _condition(
-    put: Mapping[str, Mapping[tuple[str, str], "Put"]], what: tuple[str, str], state: Condition
-) -> Condition:
-    """The replacement in the state."""
-    return nested(state, lambda backbone: replaced_tokens(backbone, *put[backbone.name][what]))
+def _replaced(
+    made: Mapping[str, Mapping[tuple[str, str], "Replacement"]],
+    what: tuple[str, str],
+    backbone: Backbone,
+) -> AbstractContextManager:
+    """One of the replacements, of kind of tokens and what they are replaced by."""
+    return replaced_tokens(backbone, *made[backbone.name][what])
 
 
 def _eligible(layout: TokenLayout) -> Bool[Tensor, " token"]:
@@ -261,7 +264,7 @@ def _outlier_tokens(
     return OutlierTokens(limit, blocks, *both) if start >= 0 and blocks and enough else None
 
 
-class Put(NamedTuple):
+class Replacement(NamedTuple):
     """What takes the places of one kind of tokens of one model: the arguments of
     `replaced_tokens`.
     """
@@ -272,14 +275,14 @@ class Put(NamedTuple):
     normed: bool
 
 
-def _put(
+def _replacements(
     tokens: Mapping[str, OutlierTokens],
     kinds: Mapping[str, Sequence[str]],
     passed: Callable,
     learn: Any,
     images: Any = None,
     seed: int = 0,
-) -> dict[str, dict[tuple[str, str], Put]]:
+) -> dict[str, dict[tuple[str, str], Replacement]]:
     """Model -> kind of tokens and what they are replaced by -> the replacement.
 
     `images` and `seed` are for what is lent by another image, and for noise.
@@ -295,9 +298,9 @@ def _put(
     lent = [kind for kind in kinds if "other" in kinds[kind]]
     learnt, _ = passed([*tokens], learn, at(kinds, "learnt"))
     tested = passed([*tokens], images, at(lent, "tested"))[0] if lent else {}
-    put: dict[str, dict[tuple[str, str], Put]] = {}
+    made: dict[str, dict[tuple[str, str], Replacement]] = {}
     for name, own in tokens.items():
-        made = put[name] = {}
+        made[name] = {}
         widths = [own.learnt[kind].shape[1] for kind in kinds]
         parts = {
             key: dict(zip(kinds, learnt[name][key].split(widths, dim=2), strict=True))
@@ -322,5 +325,5 @@ def _put(
                         new = borrowed(theirs[kind], places)
                     case "bias":
                         new = attended.mean[None, :, None]
-                made[kind, how] = Put(places, new, own.blocks, how == "bias")
-    return put
+                made[name][kind, how] = Replacement(places, new, own.blocks, how == "bias")
+    return made
