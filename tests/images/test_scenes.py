@@ -6,10 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from PIL import Image
-from scipy import ndimage
 from scipy.stats import chi2_contingency
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from helpers.images import CLASS_NAMES, draw_scene, load_train_test, scene_label
@@ -208,37 +205,3 @@ def test_classes_of_hard_scenes_are_balanced():
     )
     count = np.bincount(np.concatenate([learnt.labels, tested.labels]), minlength=10)
     assert len(count) == 10 and ((count - 250) ** 2 / 250).sum() < 21.7
-
-
-def traits(scene):
-    """Of the largest object in a picture as small models see it, 64 x 64: its outline, its tones,
-    how they change to the right, down and across. Objects are the saturated pixels."""
-    small = np.asarray(Image.fromarray(scene.pixels).resize((64, 64), Image.BICUBIC)).astype(float)
-    value = small.max(-1)
-    found, count = ndimage.label(small.min(-1) < 0.5 * value)
-    if not count:
-        return np.zeros(16)
-    own = found == np.bincount(found.ravel())[1:].argmax() + 1
-    inner, area, value = ndimage.binary_erosion(own), own.sum(), value / value[own].max()
-    distance = np.hypot(*(np.argwhere(own) - np.argwhere(own).mean(0)).T)
-    outline = [
-        area,
-        (own & ~inner).sum() ** 2 / area,
-        distance.max() ** 2 / area,
-        (distance**2).mean() / area,
-    ]
-    tones = [*np.quantile(value[own], (0.05, 0.15, 0.3, 0.5, 0.7, 0.85)), value[own].std()]
-    steps = [
-        np.abs(value - np.roll(value, by, (0, 1)))[inner].sum()
-        for by in ((0, 1), (1, 0), (1, 1), (1, -1), (0, 2))
-    ]
-    return np.array([*outline, *tones, *np.array(steps) / max(inner.sum(), 1)])
-
-
-def test_the_class_of_a_hard_scene_can_be_read_from_its_pixels(hard):
-    learnt = [draw_scene(1, index, "scenes-hard") for index in range(800)]
-    (x, y), (tested, labels) = (
-        ([traits(s) for s in part], [s.label for s in part]) for part in (learnt, hard)
-    )
-    model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(x, y)
-    assert model.score(tested, labels) > 0.6  # who knows but texture or shape: 0.4
