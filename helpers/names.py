@@ -73,10 +73,7 @@ _NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
 def short_name(model: str) -> str:
     """How a figure calls the model: family, size, registers and pretraining of a timm name.
 
-    Of a reference model its name, and any other name as it is.
-
-    Two checkpoints may share a short name, so it labels and does not identify; `short_names` keeps
-    them apart.
+    Two checkpoints may share a short name; `short_names` keeps them apart.
 
     >>> short_name("vit_small_patch14_reg4_dinov2.lvd142m")
     'ViT-S (4 reg., DINOv2)'

@@ -23,6 +23,7 @@ from helpers.claims.result import IMAGES_SUFFIX, read_result
 from helpers.run.execute import Outcome, execute, parallel
 
 VALUES = ["model", "dataset", "value"]  # what names a value in the tables of numbers by image
+IMAGES = 64  # of a result, unless its record was made on others
 FLIPS = 1  # images whose answer may turn: a tie is decided by rounding
 
 
@@ -72,10 +73,12 @@ def differing(pairs: pd.DataFrame) -> int:
     return int(wrong.sum()) if wrong.sum() > flips else 0
 
 
-def verify(project: Project, run: str, id: str, images: int, threads: int) -> Outcome:
+def verify(project: Project, run: str, id: str, images: int | None, threads: int) -> Outcome:
     """Run the notebook of one result on its first images, and compare."""
     path = project.runs / run / f"{id}.json"
     result = read_result(path)
+    record = result["provenance"].get("verified", {})
+    images = images or record.get("images", IMAGES)
     known = project.registry[id].parameters
     given = {x: y for x, y in fewer(result["parameters"], images).items() if x in known}
     done = execute(project, id, given, threads)
@@ -83,11 +86,10 @@ def verify(project: Project, run: str, id: str, images: int, threads: int) -> Ou
     stored = stored[~stored["model"].isin(done.result.not_run)]
     pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))
     wrong = {(x[0], x[2]): differing(own) for x, own in pairs.groupby(VALUES)}
-    recorded = result["provenance"].get("verified", {}).get("values")
     there = {*zip(stored["model"], stored["value"], strict=True)}
     must = there
-    if recorded is not None:
-        must = there & {(model, name) for model, names in recorded.items() for name in names}
+    if record:
+        must = there & {(model, name) for model, own in record["values"].items() for name in own}
     bad = sorted(key for key in must if wrong.get(key, 1))
     agree = sum(not count for count in wrong.values())
     said = f"{agree} of {len(there)} values agree on {images} images, {len(must)} of them must"
@@ -100,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="a folder of book/runs")
     parser.add_argument("ids", nargs="*", help="claims; all of the run unless given")
-    parser.add_argument("--images", type=int, default=16, help="of each result, the first ones")
+    parser.add_argument(
+        "--images", type=int, help="of each result, the first ones; as many as recorded, or 64"
+    )
     parser.add_argument("--jobs", type=int, help="notebooks at a time, not one per core")
     asked, project = parser.parse_args(arguments), Project()
     there = [path.stem for path in project.results() if path.parent.name == asked.run]
