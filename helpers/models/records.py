@@ -6,18 +6,15 @@ preset wrote down.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 
-from helpers.extras import extra
 from helpers.models import trained
 from helpers.models.posthoc import PostHoc
 from helpers.models.sinks import SinkTask
 from helpers.models.trained import Recipe
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
@@ -149,7 +146,7 @@ def _table(
         plain: recipe -> the one that it is compared with.
         numbers: history, with a row for each checkpoint -> the columns.
     """
-    frame, names, rows = extra("pandas").DataFrame, ["preset", "changes", "registers", "seed"], []
+    frame, names, rows = pd.DataFrame, ["preset", "changes", "registers", "seed"], []
     for preset, own in records.items():
         for (registers, seed), record in own.items():
             recipe = record["recipe"]
