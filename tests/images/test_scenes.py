@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy import ndimage
 from scipy.stats import chi2_contingency
 from sklearn.linear_model import LogisticRegression
 
