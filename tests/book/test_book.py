@@ -173,6 +173,8 @@ def test_a_book_is_replaced_by_a_whole_one_alone_and_may_be_of_a_few_claims(libr
     site = build(library.root, library.root / "small", only=("bob", ["aa1-first"]))
     assert (site / "book" / "own" / "bob" / "index.html").is_file()
     assert [path.stem for path in site.glob("book/claims/*.html")] == ["aa1-first"]
+    source = assemble(library.root, library.root / "less", only=("controls", ["aa2-second"]))
+    assert "root: book/claims/aa2-second" in (source / "_toc.yml").read_text()
     (library.root / "_build" / "html").mkdir()
     with (library.root / "book" / "index.md").open("a") as stream:
         stream.write("\n[nowhere](nowhere.md)\n")
