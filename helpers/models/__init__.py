@@ -1,5 +1,7 @@
 """What a Vision Transformer is, where to look inside it, and every way to get one."""
 
+# ruff: noqa: F401
+
 from helpers.models import modeling, posthoc, sinks, trained
 from helpers.models.attention import Attention, TimmAttention, Update
 from helpers.models.backbone import Backbone
@@ -10,7 +12,6 @@ from helpers.models.load import (
     backbone_of,
     known,
     load_backbone,
-    published,
     token_layout,
 )
 from helpers.models.open_clip_family import OpenClipBackbone
@@ -30,42 +31,3 @@ from helpers.models.sinks import SinkTask
 from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
-
-__all__ = [
-    "Attention",
-    "Backbone",
-    "CONTROLS",
-    "CONTROL_DATA",
-    "ModelUnavailable",
-    "OpenClipBackbone",
-    "PLANTED_BLOCK",
-    "PostHoc",
-    "REGISTER_NEURON",
-    "Recipe",
-    "SinkTask",
-    "TimmAttention",
-    "TokenLayout",
-    "Update",
-    "attention_curves",
-    "backbone_of",
-    "end_table",
-    "known",
-    "load_backbone",
-    "modeling",
-    "planted",
-    "portable",
-    "posthoc",
-    "published",
-    "published_head",
-    "register_count",
-    "sink_table",
-    "sinks",
-    "token_layout",
-    "trained",
-    "trained_alike",
-    "trained_families",
-    "trained_seeds",
-    "training_curves",
-    "training_table",
-    "wrap_timm",
-]

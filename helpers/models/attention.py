@@ -31,8 +31,6 @@ class Sublayer(NamedTuple):
 class Attention:
     """The attention of one block as a forward pass computed it, in float32.
 
-    Nothing is projected twice unless noted.
-
     q, k, v: (image, head, token, head_dim), after q_norm, k_norm and rotation where the model has
     them; keys and values that several heads share are repeated. scale: 1/sqrt(head_dim).
     """
@@ -77,10 +75,7 @@ class TimmAttention(Attention):
         self.attn, self.scale, self.output = attn, attn.scale, output
 
     def _part(self, index: int) -> Float[Tensor, "image token width"]:
-        """Queries, keys or values, heads concatenated.
-
-        As the model has them, so not in float32 where it is not.
-        """
+        """Queries, keys or values, heads concatenated, in the model's own precision."""
         part = self.output.chunk(3, dim=-1)[index]
         norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
         if isinstance(norm, nn.Identity):
@@ -101,9 +96,7 @@ class TimmAttention(Attention):
 
 
 class TorchAttention(Attention):
-    """From the input of `nn.MultiheadAttention`, which shows nothing of its inside.
-
-    Hooks on its out_proj never fire.
+    """From the input of `nn.MultiheadAttention`; hooks on its out_proj never fire.
 
     The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the
     softmax), and `weighted` projects sums of tokens, so neither costs a second projection of all
@@ -138,13 +131,10 @@ class TorchAttention(Attention):
 
 
 class RotaryAttention(Attention):
-    """From the input of timm's EvaAttention or AttentionRope.
-
-    And from the rotation (sine and cosine) that it gives the patches.
+    """From the input of timm's EvaAttention or AttentionRope, and the rotation of the patches.
 
     They add their bias without a call of the layer, or rotate after it, so no hook sees q and k as
-    they meet. This projects again what is asked for: [CLS], which stands in the prefix and is not
-    rotated, costs one query.
+    they meet. This projects again what is asked for; [CLS] is not rotated and costs one query.
     """
 
     def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):
@@ -213,17 +203,13 @@ class Update:
     def contribution(
         self, values: Float[Tensor, "image head row dim"]
     ) -> Float[Tensor, "image row width"]:
-        """What weighted values add to the stream.
-
-        After output projection and LayerScale, without the bias.
-        """
+        """What weighted values add to the stream, after projection and LayerScale, without bias."""
         return F.linear(values.transpose(1, 2).flatten(2), self.weight) * self.gamma
 
     def head_weights(self) -> Float[Tensor, "head width dim"]:
-        """What makes of each head's values what they add to the stream.
+        """What makes of each head's values what they add to the stream: projection and LayerScale.
 
-        Output projection and LayerScale; after a LayerNorm of the heads, what is left to do is to
-        divide by the `spread` of the query, which the model took of all heads together.
+        After a LayerNorm of the heads it is to be divided by the `spread` of the query.
         """
         heads, weight = self.attention.v.shape[1], self.weight * self.gamma[:, None]
         if self.inner is not None:
@@ -232,10 +218,7 @@ class Update:
         return weight.unflatten(1, (heads, -1)).movedim(1, 0)
 
     def value_norms(self) -> Float[Tensor, "image head token"]:
-        """The norm of what each head would add to the stream for full attention to one token.
-
-        Times the `spread` of the query where there is one.
-        """
+        """The norm of what each head adds for full attention to one token (times the `spread`)."""
         # Head by head: all at once they would take as many streams as there are heads.
         each = zip(self.attention.v.unbind(1), self.head_weights(), strict=True)
         return torch.stack([(v @ weight.mT).norm(dim=-1) for v, weight in each], dim=1)
@@ -248,10 +231,7 @@ _IDENTITY = nn.Identity()
 def _alone(
     heads: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "head width"]:
-    """One in the columns of each head, else zero.
-
-    Made once for all blocks: to make it costs as much as to use it.
-    """
+    """One in the columns of each head, else zero; made once, since it costs as much as its use."""
     with torch.inference_mode(False):
         return torch.eye(heads, dtype=dtype, device=device).repeat_interleave(width // heads, dim=1)
 

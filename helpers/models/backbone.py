@@ -1,7 +1,5 @@
-"""Backbone: one interface to the Vision Transformers of several libraries and their insides.
-
-What differs between the libraries is what a family supplies (helpers/models/*_family.py), so that
-no other module asks where a model comes from. `load_backbone` makes Backbones from names.
+"""Backbone: one interface to the Vision Transformers of several libraries and their insides. What
+differs between them is in helpers/models/*_family.py.
 """
 
 import hashlib
@@ -45,11 +43,7 @@ POINTS = (
 
 
 class LayerNames(NamedTuple):
-    """What a library calls the layers of its models.
-
-    embed, blocks: of a model. norm, mlp_output: the first LayerNorm of a block, and the second
-    layer of its MLP.
-    """
+    """What a library calls the layers of its models, and of a block its first norm and last MLP."""
 
     embed: str
     blocks: str
@@ -68,8 +62,7 @@ class Backbone(ABC):
         transform: PIL RGB image -> normalised pixels (3, height, width).
         pretrained: False for random weights; True for the controls, whose weights are constructed.
         next_image: index of the first image of the next forward pass, for what treats each image in
-            its own way. `capture` sets it; otherwise a pass that ends without an error counts its
-            images on.
+            its own way; a pass counts it on.
         interventions: name and arguments of each that is active, the outermost first (see
             helpers/interventions/tokens.py); `own_hooks`: the numbers of their hooks.
         source: of a model from a file of weights, which of those in it were read; else "".
@@ -112,10 +105,7 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def position_embedding(self) -> Float[Tensor, "token width"] | None:
-        """What is added to the patches, row-major, and perhaps to tokens before them.
-
-        None where nothing is.
-        """
+        """What is added to the patches, row-major, and to tokens before them; None for nothing."""
 
     @abstractmethod
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
@@ -142,23 +132,14 @@ class Backbone(ABC):
 
     @abstractmethod
     def change_output(self, change: Change) -> RemovableHandle:
-        """Replace the tokens (image, token, width) that leave the last block.
-
-        That is before the final norm and pooling.
-        """
+        """Replace the tokens (image, token, width) that leave the last block, before the norm."""
 
     def lengthen_prefix(self, count: int) -> None:
-        """Make the prefix longer by `count` tokens.
-
-        For models that rotate all tokens behind their prefix.
-        """
+        """Make the prefix longer by `count` tokens, where all tokens behind it are rotated."""
         return
 
     def change_rotation(self, change: Change) -> "RemovableHandle | Handles":
-        """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation.
-
-        Queries and keys are rotated by them. A model without rotary position is left as it is.
-        """
+        """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation, if any."""
         return Handles()
 
     # ---- What follows from it
@@ -171,17 +152,12 @@ class Backbone(ABC):
         return output
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """`image` as this model's training saw it.
-
-        At another image size it is resized to that size without a margin.
-        """
+        """`image` as this model's training saw it; at another size resized without a margin."""
         return self.transform(image.convert("RGB"))
 
     @property
     def normalisation(self) -> tuple[list[float], list[float]]:
-        """Mean and standard deviation of each channel by which pixels in [0, 1] are normalised; 0
-        and 1 where the preprocessing does not say.
-        """
+        """Mean and standard deviation of each channel of pixels in [0, 1]; 0 and 1 if unknown."""
         steps = getattr(self.transform, "transforms", ())
         for step in (step for step in steps if isinstance(step, Normalize)):
             return [float(x) for x in step.mean], [float(x) for x in step.std]
@@ -241,10 +217,7 @@ class Backbone(ABC):
 
     @cached_property
     def weights_hash(self) -> str:
-        """First 16 hex digits of the sha256 over the state dict.
-
-        Names, shapes and bytes count; the position embedding as resampled.
-        """
+        """First 16 hex digits of the sha256 over names, shapes and bytes of the state dict."""
         digest = hashlib.sha256()
         for key, value in sorted(self.model.state_dict().items()):
             digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
@@ -252,20 +225,15 @@ class Backbone(ABC):
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
-        """What a result's provenance says about the model.
-
-        Its weights by their digest, and not where they lie.
-        """
+        """What a result's provenance says about the model, without the folder it lies in."""
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         read = {"source": self.source} if self.source else {}
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys} | read
 
     @property
     def configuration(self) -> str:
-        """A digest of what decides an output besides the weights: the modules, their settings and
-        what their `forward` does, and the preprocessing as it prints itself.
-
-        Not what functions refer to that `forward` calls.
+        """A digest of what decides an output besides the weights: modules, settings, `forward`, and
+        the preprocessing as it prints itself.
         """
         parts = [repr(self.model), repr(self.transform)]
         for module in self.model.modules():
@@ -335,11 +303,10 @@ class Backbone(ABC):
         layers = self.blocks[block]
         kind = type(getattr(layers, "attn", None))
         if kind not in self.attentions:
-            told = "no attention of its own" if kind is type(None) else kind.__name__
+            has = "no attention of its own" if kind is type(None) else kind.__name__
             raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__} with {told}, whose "
-                "rows are no softmax of one product of queries and keys; choose another model, or "
-                "what needs no attention"
+                f"block {block} of '{self.name}' is {type(layers).__name__} with {has}, whose "
+                "rows are no softmax of one product of queries and keys"
             )
 
     def norm_before(self, block: int) -> nn.Module:
@@ -349,7 +316,7 @@ class Backbone(ABC):
         if isinstance(layers, self.unordered) or not isinstance(norm, nn.Module):
             raise ValueError(
                 f"block {block} of '{self.name}' is {type(layers).__name__}, whose first layer is "
-                "no LayerNorm known here; choose another model"
+                "no LayerNorm known here"
             )
         return norm
 
@@ -377,15 +344,11 @@ class Backbone(ABC):
     def no_sum(self, block: int, why: str) -> ValueError:
         """The refusal of a block whose attention adds no sum over the tokens, and why that is."""
         return ValueError(
-            f"block {block} of '{self.name}' {why}, so this is no sum over the tokens; choose "
-            "another model"
+            f"block {block} of '{self.name}' {why}, so this is no sum over the tokens"
         )
 
     def change_input(self, change: Change) -> RemovableHandle:
-        """Replace the tokens (image, token, width) that enter the first block.
-
-        After position embedding and CLIP's ln_pre.
-        """
+        """Replace the tokens that enter the first block, after positions and CLIP's ln_pre."""
         return replace_input(self.blocks[0], change)
 
     def hidden(self, block: int) -> int:
@@ -395,27 +358,18 @@ class Backbone(ABC):
 
     @property
     def patch_positions(self) -> Float[Tensor, "patch width"]:
-        """The position embedding of the patches, row-major.
-
-        Raises ValueError for a model without one.
-        """
+        """The position embedding of the patches, row-major; ValueError without one."""
         embedding, (rows, columns) = self.position_embedding, self.layout.grid
         if embedding is None:
-            raise ValueError(f"'{self.name}' adds no position embedding; choose a model that does")
+            raise ValueError(f"'{self.name}' adds no position embedding")
         return embedding.narrow(0, len(embedding) - rows * columns, rows * columns)
 
     def change_neurons(self, block: int, change: Change) -> RemovableHandle:
-        """Replace the neurons (image, token, hidden) of `block`: the input of its second MLP layer.
-
-        Raises ValueError where the block has no such layer.
-        """
+        """Replace the neurons (image, token, hidden) of `block`: its second layer's input."""
         return replace_input(self.neurons(block), change)
 
     def neurons(self, block: int) -> nn.Module:
-        """The second MLP layer of `block`, whose input are its neurons.
-
-        It may stand inside an adapter. Raises ValueError where there is none.
-        """
+        """The second MLP layer of `block`, whose input are its neurons; ValueError without one."""
         if not -self.depth <= block < self.depth:
             raise ValueError(
                 f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}"
@@ -423,14 +377,9 @@ class Backbone(ABC):
         mlp, name = getattr(self.blocks[block], "mlp", None), self.names.mlp_output
         layer = getattr(mlp, name, None)
         if layer is None or not any(isinstance(part, nn.Linear) for part in layer.modules()):
-            where = (
-                "it has no MLP"
-                if mlp is None
-                else f"the second layer '{name}' is missing in {type(mlp).__name__}"
-            )
             raise ValueError(
-                f"block {block} of '{self.name}' has no MLP neurons ({where}); choose another "
-                "model, or what needs no neurons"
+                f"block {block} of '{self.name}' has no MLP neurons (the second layer '{name}' is "
+                f"missing in {type(mlp).__name__})"
             )
         return layer
 

@@ -1,7 +1,4 @@
-"""Controls: small Vision Transformers whose answers are known by construction.
-
-Every weight is set in code; nothing is trained and no file is read. The models are ordinary timm
-ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a published checkpoint:
+"""Controls: ordinary timm ViTs whose answers are known by construction: every weight is set here.
 
     control-content    outliers where a patch is flat and lies on a sparse lattice, from block 3 on
     control-position   outliers at four fixed positions, whatever the picture shows, from block 1 on
@@ -22,8 +19,7 @@ Nine more are for single claims, on which none of these could come out as suppor
     control-noise      outliers at fixed positions that hold noise alone and spoil the answer, and
     control-noise-registers  its match, where four registers carry the load (`_noise_neurons`)
     control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
-                       hues by itself, and attends to them in the last block, to take in nothing.
-                       From other patches it would take in the hues with their channels permuted
+                       hues by itself, and attends to them in the last block, to take in nothing
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -90,7 +86,6 @@ NOISE = ("control-noise", "control-noise-registers")
 SINK = "control-sink"
 FURTHER = (*VARIANTS, *NOISE, SINK)
 """Every control that is run for some claims alone."""
-# What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
     "std": (0.5, 0.5, 0.5),
@@ -107,15 +102,11 @@ LATTICE = {
     "control-content": tuple(range(9, 196, 18)),
     **dict.fromkeys(("control-position", "control-noise", SINK), (46, 66, 129, 149)),
 }
-"""Row-major patch indices of the 14x14 grid where outliers are planted.
-
-Every 18th patch (if it is flat), four fixed ones.
-"""
+"""Row-major patch indices of the 14x14 grid where outliers are planted (if flat, of the first)."""
 
 _GRID, _PATCH, _DEPTH, _HEADS, _HEAD_WIDTH = 14, 16, 6, 4, 16
-_FREQUENCIES = [
-    (u, v) for u in range(4) for v in range(4) if 0 < u + v < 4
-]  # of the DCT, along rows and columns
+# Of the DCT, along rows and columns.
+_FREQUENCIES = [(u, v) for u in range(4) for v in range(4) if 0 < u + v < 4]
 _SIZES = {
     "constant": 2, "load": 2, "balance": 1, "cls": 1, "lattice": 1, "gate": 1, "surround": 1,
     "colour": 3, "detail": len(_FREQUENCIES), "position": 8, "hue": 7, "energy": len(_FREQUENCIES),
@@ -134,37 +125,23 @@ _UNITS = torch.eye(_WIDTH)
 # Sizes, in the units of the residual stream.
 _CONSTANT = 32.0
 _LOAD = _CONSTANT * math.sqrt(NORM_RATIO**2 - 1)
-_SCALE = math.sqrt(
-    (2 * _CONSTANT**2 + 10) / _WIDTH
-)  # LayerNorm's standard deviation on a token about to be planted
+# LayerNorm's standard deviation on a token about to be planted.
+_SCALE = math.sqrt((2 * _CONSTANT**2 + 10) / _WIDTH)
 _DETAIL = 0.5  # of an orthonormal DCT coefficient
 _MUTED = 0.6  # distance from grey that a hue must exceed; backgrounds stay below
-_FLAT_ENERGY, _FLAT_STD = (
-    0.03,
-    0.006,
-)  # what counts as flat: for the network, and for the ground truth
+_FLAT_ENERGY, _FLAT_STD = 0.03, 0.006  # what is flat: for the network, and for the ground truth
 _SURROUND = 0.1  # of the surround's mean energy
-_GAIN, _NEED = (
-    0.15 * _LOAD,
-    32.0,
-)  # how much the second neuron adds for each unit of its input; keeps it silent without a load
+_GAIN = 0.15 * _LOAD  # how much the second neuron adds for each unit of its input
+_NEED = 32.0  # keeps it silent without a load
 _GROWN_RATIO = 1.4 * NORM_RATIO  # typical norm ratio after that
-_FAR, _SHUT = (
-    128.0,
-    16.0,
-)  # larger than any local channel times the norm ratio, and than any detail: they close a relu
+# They close a relu: larger than any local channel times the norm ratio, and than any detail.
+_FAR, _SHUT = 128.0, 16.0
 _ACTIVATION = 20.0  # of the register neuron where it fires: the largest of all hidden units there
 # attention logit of [CLS] above the others where a head does nothing: exp(-128) is 0 in float32
 _IDLE = 128.0
 _MISLEADS = 4.0  # how much more a sink keeps [CLS] from taking in than it has gathered
-_LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
-    8.0,
-    1.0,
-    0.2,
-    6.0,
-)  # of [CLS]'s query in the last block, per unit
-
-
+# Of [CLS]'s query in the last block, per unit.
+_LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = 8.0, 1.0, 0.2, 6.0
 # Of steps 8 and 9: the logit of registers where [CLS] takes nothing else, and of a patch per unit
 # of its energy; how much is taken of hue and of positions, and of hue where it is written late.
 _ONLY_LOGIT, _TEXTURE_LOGIT, _HUE_GAIN, _PLACE_GAIN = 24.0, 2.0, 10.0, 0.05
@@ -174,12 +151,7 @@ Unit = tuple[Tensor, float, Tensor]  # a hidden unit: what it reads, its bias, w
 
 
 def build_control(name: str) -> VisionTransformer:
-    """A control as a timm ViT in eval mode.
-
-    224x224 pixels, patch 16, depth 6, width 64, 4 heads, no head for classes.
-
-    Two builds are equal to the bit. Raises ValueError for an unknown name.
-    """
+    """A control as a timm ViT: 224x224 pixels, patch 16, depth 6, width 64, 4 heads, no classes."""
     if name in VARIANTS:
         model = build_control(VARIANTS[name])
         with torch.no_grad():
@@ -203,15 +175,9 @@ def build_control(name: str) -> VisionTransformer:
             _attend(block.attn, gather, last, sink=name == SINK)
             neurons = _noise_neurons(index) if name in NOISE else _neurons(name, index)
             for unit, (reads, bias, writes) in enumerate(neurons):
-                (
-                    block.mlp.fc1.weight[unit],
-                    block.mlp.fc1.bias[unit],
-                    block.mlp.fc2.weight[:, unit],
-                ) = (
-                    reads,
-                    bias,
-                    _balanced(writes),
-                )
+                block.mlp.fc1.weight[unit] = reads
+                block.mlp.fc1.bias[unit] = bias
+                block.mlp.fc2.weight[:, unit] = _balanced(writes)
     return model.eval()
 
 
@@ -219,18 +185,11 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
     """Which patches must become outliers: the ground truth, from pixels and positions alone.
 
     A patch is flat where no colour channel's standard deviation inside it exceeds 0.006, less than
-    one grey level.
-
-    Args:
-        name: one of CONTROLS, NOISE or SINK.
-        pixels: normalised with mean 0.5 and standard deviation 0.5, hence in [-1, 1].
-
-    Raises ValueError for an unknown name.
+    one grey level. `pixels` in [-1, 1].
     """
     _check(name, (*CONTROLS, *NOISE, SINK))
-    patches = (
-        pixels.unfold(2, _PATCH, _PATCH).unfold(3, _PATCH, _PATCH).flatten(4)
-    )  # (image, 3, row, column, pixel)
+    # (image, 3, row, column, pixel)
+    patches = pixels.unfold(2, _PATCH, _PATCH).unfold(3, _PATCH, _PATCH).flatten(4)
     flat = (patches.std(-1) < _FLAT_STD).all(1).flatten(1)
     mask = torch.zeros_like(flat)
     mask[:, LATTICE.get(name, ())] = True
@@ -280,9 +239,8 @@ def _embed(model: VisionTransformer, name: str) -> None:
 
     constant = _vector(constant=_pair(_CONSTANT))
     angle = math.pi * (torch.arange(_GRID) + 0.5) / _GRID
-    circle = torch.stack(
-        [angle.cos(), -angle.cos(), angle.sin(), -angle.sin()], dim=-1
-    )  # sum and norm are the same everywhere
+    # Sum and norm are the same everywhere.
+    circle = torch.stack([angle.cos(), -angle.cos(), angle.sin(), -angle.sin()], dim=-1)
     for index, place in enumerate(product(circle, repeat=2)):
         lattice = float(index in LATTICE.get(name, ()))
         model.pos_embed[0, index] = _balanced(
@@ -433,17 +391,13 @@ def _describe(shut: Tensor) -> Iterator[Unit]:
         yield shut + _UNITS[detail], 0, _UNITS[energy]
         yield shut - _UNITS[detail], 0, _UNITS[energy]
     for hue, angle in zip(_channels("hue"), torch.arange(7) * 2 * math.pi / 7, strict=True):
-        direction = torch.cos(
-            angle - torch.arange(3) * 2 * math.pi / 3
-        )  # red, green and blue stand at 0, 120, 240 degrees
+        # Red, green and blue stand at 0, 120, 240 degrees.
+        direction = torch.cos(angle - torch.arange(3) * 2 * math.pi / 3)
         yield shut + _vector(colour=direction), -_MUTED, _UNITS[hue]
 
 
 def _gate(energy: float) -> Iterator[Unit]:
-    """Step 3: the difference of two relus is a step, 1 on the lattice and 0 elsewhere.
-
-    A negative `energy` shuts it where a patch is not flat.
-    """
+    """Step 3: 1 on the lattice; a negative `energy` shuts it where a patch is not flat."""
     reads = _vector(lattice=10.0, energy=energy)
     yield reads, -4, _vector(gate=1.0)
     yield reads, -5, _vector(gate=-1.0)
@@ -458,13 +412,6 @@ def _erase(mark: Tensor, shrunk: float, writes: Mapping[int, Tensor]) -> Iterato
     for channel, written in writes.items():
         yield mark + shrunk / _FAR * _UNITS[channel], -1, _FAR * written
     yield mark, -1, 0 - _FAR * sum(writes.values())  # 0 - 0 is no -0, which digests tell apart
-
-
-# ---- Outliers that hold noise: positive controls
-# --------------------------------------------------------------------------------------------------
-# The outliers of CONTROLS hold what the image shows, so to move them costs accuracy, and registers
-# gain none. Some claims say the opposite, and none of CONTROLS could support them. The two models
-# of NOISE differ only in which tokens bear the load.
 
 
 def _noise_neurons(block: int) -> Iterator[Unit]:

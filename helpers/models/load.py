@@ -2,7 +2,6 @@
 of one's own, and the constructed and trained models of this project.
 """
 
-import fnmatch
 from collections.abc import Callable
 from typing import Any
 
@@ -128,16 +127,3 @@ def token_layout(model: str | nn.Module | Backbone) -> TokenLayout:
 def known(name: str) -> bool:
     """Whether `name` is a name of timm, or begins as the others that `load_backbone` reads."""
     return name.startswith((*LOADERS,)) or name in timm.list_models() + timm.list_pretrained()
-
-
-def published(pattern: str) -> list[str]:
-    """The plain Vision Transformers of timm or open_clip with published weights whose names fit a
-    pattern such as 'vit_*.augreg*'; of a name without a * itself.
-
-    >>> published("vit_*_patch16_224.dino")
-    ['vit_base_patch16_224.dino', 'vit_small_patch16_224.dino']
-    """
-    if "*" not in pattern:
-        return [pattern]
-    family = open_clip_family if pattern.startswith(open_clip_family.PREFIX) else timm_family
-    return fnmatch.filter(family.names(), pattern)

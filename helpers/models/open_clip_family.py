@@ -56,18 +56,6 @@ class OpenClipBackbone(Backbone):
         return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
 
 
-def names() -> list[str]:
-    """The plain Vision Transformers with published weights."""
-    import open_clip
-
-    found = []
-    for arch, tag in open_clip.list_pretrained():
-        vision = open_clip.get_model_config(arch)["vision_cfg"]
-        if "timm_model_name" not in vision and isinstance(vision["layers"], int):
-            found.append(f"{PREFIX}{arch}/{tag}")
-    return found
-
-
 def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'open_clip:ARCH/TAG'."""
     arch, _, tag = name.removeprefix(PREFIX).partition("/")

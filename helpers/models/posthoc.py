@@ -119,13 +119,9 @@ def units(text: str) -> list[tuple[int, int]]:
 
 
 class Adapted(nn.Linear):
-    """A linear layer that learns a difference of low rank, zero at the start.
+    """A linear layer that learns a difference `up` @ `down` of low rank, zero at the start.
 
-    Units in it may write nothing.
-
-    Attributes:
-        up, down: factors of the difference; None where there is none.
-        kept: 0 for a unit of the input that writes nothing, else 1.
+    kept: 0 for a unit of the input that writes nothing, else 1.
     """
 
     def __init__(
@@ -153,11 +149,7 @@ class Adapted(nn.Linear):
 
 
 def base_of(recipe: PostHoc) -> Backbone:
-    """The finished model, which nothing changes.
-
-    Raises ValueError for a model that registers cannot be added to, and what `load_backbone`
-    raises.
-    """
+    """The finished model; ValueError for one that registers cannot be added to."""
     backbone = _base(recipe.base)
     model, layout = backbone.model, backbone.layout
     if type(model) is not VisionTransformer or model.pos_embed is None or layout.distillation:
@@ -176,10 +168,9 @@ def _base(name: str) -> Backbone:
 
 
 def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
-    """The model at its start: random registers before the patches, all else as it was.
+    """The model of `backbone` at its start, changed in place: random registers, all else as it was.
 
-    The model of `backbone` is changed itself. What learns has gradients; layers of low rank and
-    with removed units are `Adapted`.
+    What learns has gradients; layers of low rank and with removed units are `Adapted`.
     """
     model, chance = backbone.model, torch.Generator().manual_seed(recipe.seed)
     if recipe.registers:
@@ -227,10 +218,7 @@ def free_blocks(recipe: PostHoc) -> list[int]:
 def features(
     model: nn.Module, x: Float[Tensor, "image 3 h w"], space: str
 ) -> Float[Tensor, "image token width"]:
-    """All tokens of a forward pass after the last block.
-
-    After the final LayerNorm or before it ('normed', 'residual').
-    """
+    """All tokens after the last block, with the final LayerNorm ('normed') or not ('residual')."""
     seen = []
     with model.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])):
         normed = model.forward_features(x)
@@ -278,11 +266,7 @@ def read(path: Path) -> tuple[PostHoc, str | None, dict[str, Tensor]]:
 
 
 def load(name: str) -> Backbone:
-    """The model called `name` in float32, at the size of its base.
-
-    Raises ValueError where it belongs to other weights than those that are here, and what loading
-    the base raises.
-    """
+    """The model called `name` in float32, at the size of its base, whose weights must be here."""
     path = trained.path_of(name)
     recipe, digest, changed = read(path)
     base = base_of(recipe)

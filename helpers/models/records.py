@@ -1,8 +1,4 @@
-"""The records of trainings, as figures and tables show them.
-
-Records are those of `helpers.models.trained.records`: (registers, seed) -> what one training of a
-preset wrote down.
-"""
+"""The records of trainings (`helpers.models.trained.records`), as figures and tables show them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,17 +28,11 @@ _COLUMNS = {  # of `training_table`, and how the trainings of one number of regi
 def trained_families(
     models: Sequence[str], twins: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
 ) -> dict[str, trained.Members]:
-    """Model without registers -> (registers, seed) -> the members of its family.
-
-    See `helpers.models.trained.family`.
+    """Model without registers -> (registers, seed) -> its family (`helpers.models.trained.family`).
 
     Args:
         twins: for each model what stands for its twin with the most registers of `counts`, in a
-            family of two with the first of `seeds`; "" for a model that this project trained, whose
-            family has a member for each of `counts` and `seeds`; with no `seeds`, for each that is
-            here.
-
-    Raises ValueError for another number of twins, and as `family` does.
+            family of two with the first of `seeds`; "" for a model that this project trained.
     """
     first, found = next(iter(seeds), 0), {}
     for model, twin in zip(models, twins, strict=True):
@@ -56,17 +46,11 @@ def trained_families(
 def trained_seeds(
     models: Sequence[str], ends: Sequence[str], registers: int = 0
 ) -> dict[str, trained.Members]:
-    """Model -> (registers, seed) -> what was trained like it with so many registers.
-
-    One a seed, whose weights are here.
+    """Model -> (registers, seed) -> what was trained like it (`trained.of_every_seed`).
 
     Args:
-        models: for each of those that this project trained a member of any seed
-            (`helpers.models.trained.of_every_seed`).
         ends: for each what stands for it, of one seed and with `registers`; "" for a model that
             this project trained.
-
-    Raises ValueError for another number of ends, and as `of_every_seed` does.
     """
     return {
         model: {(registers, 0): end} if end else trained.of_every_seed(model)
@@ -75,13 +59,9 @@ def trained_seeds(
 
 
 def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
-    """The models among these that were trained in one way with several seeds.
+    """First name -> the models among these that were trained in one way with several seeds.
 
-    Under the name of the first of each.
-
-    A seed stands at the end of a name (`helpers.models.trained.name_of`): 'scratch-reg4' and
-    'scratch-reg4-seed1' differ in nothing else. A model whose twins of other seeds are not among
-    these is left out.
+    'scratch-reg4' and 'scratch-reg4-seed1' differ in nothing else.
     """
     alike: dict[str, list[str]] = {}
     for model in dict.fromkeys(models):
@@ -98,12 +78,7 @@ def register_count(count: int) -> str:
 def training_curves(
     records: Records, quantity: Callable[[Mapping[str, Any]], float]
 ) -> dict[str, Curves]:
-    """'2 registers' -> steps and values of each training with so many.
-
-    Args:
-        quantity: the number to follow, of one entry of a history, such as `lambda entry:
-            entry["outlier_images"]`.
-    """
+    """'2 registers' -> steps and values of each training; `quantity`: of one entry of a history."""
     curves: dict[str, Curves] = {}
     for (count, _), record in records.items():
         history = record["history"]
@@ -113,12 +88,9 @@ def training_curves(
 
 
 def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
-    """The share of [CLS]'s attention that each register gets along each training.
+    """'2 registers' -> 'register 1' -> steps and shares of [CLS]'s attention along each training.
 
-    '2 registers' -> 'register 1' -> steps and shares.
-
-    Register 1 is the one that is most attended at the end of its own training. Without those that
-    have no register, or no [CLS].
+    Register 1 is the one that is most attended at the end of its own training.
     """
     curves: dict[str, dict[str, Curves]] = {}
     for (count, _), record in records.items():
@@ -137,38 +109,29 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
 def _table(
     records: Mapping[str, Records],
     plain: Callable[[Mapping[str, Any]], Any],
-    numbers: Callable[["pd.DataFrame"], dict[str, Any]],
-) -> "pd.DataFrame":
-    """One row for each training: what its recipe changes, and numbers of its history.
-
-    Args:
-        records: preset -> its records.
-        plain: recipe -> the one that it is compared with.
-        numbers: history, with a row for each checkpoint -> the columns.
-    """
-    frame, names, rows = pd.DataFrame, ["preset", "changes", "registers", "seed"], []
+    numbers: Callable[[pd.DataFrame], dict[str, Any]],
+) -> pd.DataFrame:
+    """One row a training: what it changes in the `plain` recipe, and `numbers` of its history."""
+    names, rows = ["preset", "changes", "registers", "seed"], []
     for preset, own in records.items():
         for (registers, seed), record in own.items():
             recipe = record["recipe"]
             changes = trained.changes(recipe, plain(recipe)) or "nothing"
             row = dict(zip(names, (preset, changes, registers, seed), strict=True))
-            rows.append(row | numbers(frame(record["history"])))
-    return frame(rows).set_index(names)
+            rows.append(row | numbers(pd.DataFrame(record["history"])))
+    return pd.DataFrame(rows).set_index(names)
 
 
-def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
-    """One row for each training on a task that requires a sink.
+def sink_table(records: Mapping[str, Records]) -> pd.DataFrame:
+    """One row for each training on a task that requires a sink (training/sinks.py).
 
-    What it came to at its end, and when sink and outlier first appeared (training/sinks.py;
-    "never" by the last checkpoint). One with sigmoid attention says nothing of sinks.
-
-    Args:
-        records: preset -> its records.
+    What it came to at its end, and when sink and outlier first appeared. One with sigmoid attention
+    says nothing of sinks.
     """
     return _table(records, lambda recipe: SinkTask(task=recipe["task"]), _of_sinks).round(1)
 
 
-def _of_sinks(history: "pd.DataFrame") -> dict[str, Any]:
+def _of_sinks(history: pd.DataFrame) -> dict[str, Any]:
     end = history.iloc[-1]
     return {
         "error (% of that without attention)": 100 * end["error"] / end["error_alone"],
@@ -182,49 +145,40 @@ def _of_sinks(history: "pd.DataFrame") -> dict[str, Any]:
     }
 
 
-def _appears(history: "pd.DataFrame", name: str, margin: float) -> str:
+def _appears(history: pd.DataFrame, name: str, margin: float) -> str:
     """The first step at which a share is above the margin; '' where nothing tells."""
     if name not in history:
         return ""
     return str(next(iter(history.step[history[name] > margin]), "never"))
 
 
-def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
+def training_table(records: Mapping[str, Records]) -> pd.DataFrame:
     """One row for each preset and number of registers.
 
-    What the recipe changes, and what its trainings came to: over all their checkpoints but the
-    untrained start the largest share of images with an outlier and norm ratios, and the mean
-    accuracy at their ends.
-
-    Args:
-        records: preset -> its records.
+    Over all checkpoints but the untrained start the largest share of images with an outlier and
+    norm ratios, and the mean accuracy at the ends.
     """
     table = _table(records, lambda recipe: Recipe(), _of_training)
     return table.groupby(level=[0, 1, 2], sort=False).agg(_COLUMNS).round(1)
 
 
-def _of_training(history: "pd.DataFrame") -> dict[str, Any]:
+def _of_training(history: pd.DataFrame) -> dict[str, Any]:
     after = history[1:]
     ratios, end = after.norm_ratio, history.iloc[-1]
     share, last, most = after.outlier_images.max(), ratios.str[-1].max(), ratios.map(max).max()
     return dict(zip(_COLUMNS, (1, 100 * share, last, most, end.accuracy), strict=True))
 
 
-def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
-    """One row for each training of a finished model (`PostHoc`).
+def end_table(records: Mapping[str, Records]) -> pd.DataFrame:
+    """One row for each training of a finished model (`PostHoc`), at its end.
 
-    What its recipe changes, and what it came to at its end.
-
-    'outliers since step': the first checkpoint from which on more than 5 % of the images have an
-    outlier, to the end. 'writer': the unit that writes most to them, block and unit from 0.
-
-    Args:
-        records: preset -> its records.
+    'outliers since step': from which on more than 5 % of the images have an outlier. 'writer': the
+    unit that writes most to them, block:unit.
     """
     return _table(records, lambda recipe: PostHoc(), _of_end)
 
 
-def _of_end(history: "pd.DataFrame") -> dict[str, Any]:
+def _of_end(history: pd.DataFrame) -> dict[str, Any]:
     last = history.iloc[-1]
     from_here_on = history.outlier_images[::-1].gt(FEW).cummin()[::-1]
     numbers = {

@@ -1,8 +1,4 @@
-"""The Vision Transformers of timm.
-
-ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Perception Encoder, and
-whatever else is one of its classes.
-"""
+"""The Vision Transformers of timm: whatever is its VisionTransformer or Eva."""
 
 from dataclasses import replace
 from typing import Any
@@ -100,10 +96,7 @@ class RotaryBackbone(TimmBackbone):
         attn = self.blocks[block].attn
         layers = (attn.qkv, attn.q_proj, attn.k_proj, attn.v_proj)
         if any(layer is not None and type(layer) is not nn.Linear for layer in layers):
-            raise ValueError(
-                f"block {block} of '{self.name}' projects queries and keys by an adapter; merge it "
-                "first"
-            )
+            raise ValueError(f"block {block} of '{self.name}' has an adapter; merge it first")
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         def look(attn: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
@@ -158,10 +151,7 @@ def wrap_at(
     pretrained: bool = True,
     distilled: bool = False,
 ) -> Backbone:
-    """`wrap_timm` with another framing, whose image size the model then has.
-
-    `distilled`: its one register is a distillation token.
-    """
+    """`wrap_timm` at another size; `distilled`: its one register is a distillation token."""
     patches = model.patch_embed
     size = framing.fitted(name, patches.patch_size) or tuple(patches.img_size)
     if resized := size != tuple(patches.img_size):
@@ -170,11 +160,6 @@ def wrap_at(
     if distilled:
         backbone.layout = replace(backbone.layout, registers=0, distillation=1)
     return backbone
-
-
-def names() -> list[str]:
-    """The plain Vision Transformers of timm with published weights."""
-    return [name for name in timm.list_pretrained() if is_plain(name)]
 
 
 def is_plain(name: str) -> bool:

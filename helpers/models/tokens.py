@@ -1,9 +1,5 @@
-"""TokenLayout: the one place that knows where [CLS], registers and patches stand.
-
-timm and DINOv2 order their tokens [CLS][distillation][registers][patches]; registers that are added
-at test time are appended after the patches, or, where position is a rotation that counts the tokens
-from the first patch on, stand before them. Every other module asks the layout and slices nothing by
-itself.
+"""TokenLayout: the one place that knows where [CLS], registers and patches stand; every other
+module asks it and slices nothing by itself. [CLS][distillation][registers][patches][appended].
 """
 
 from dataclasses import dataclass, replace
@@ -56,19 +52,13 @@ class TokenLayout:
 
     @property
     def corners(self) -> list[int]:
-        """The patches in the corners of the grid, as row-major indices.
-
-        Fewer than four where it has one row or column.
-        """
+        """The patches in the corners of the grid, as row-major indices."""
         rows, columns = self.grid
         return self._crossings((0, rows - 1), (0, columns - 1))
 
     @property
     def centre(self) -> list[int]:
-        """The four patches around the centre of the grid, as row-major indices.
-
-        Fewer where it has one row or column.
-        """
+        """The four patches around the centre of the grid, as row-major indices."""
         row, column = ((side - 1) // 2 for side in self.grid)
         return self._crossings(
             (row, min(row + 1, self.grid[0] - 1)), (column, min(column + 1, self.grid[1] - 1))
@@ -76,10 +66,7 @@ class TokenLayout:
 
     @property
     def from_centre(self) -> list[int]:
-        """The patches from the centre of the grid outwards, as row-major indices.
-
-        Of equally far ones the first.
-        """
+        """The patches from the centre of the grid outwards, as row-major indices."""
         rows, columns = (range(1 - side, side, 2) for side in self.grid)
         distances = [row * row + column * column for row in rows for column in columns]
         return sorted(range(len(distances)), key=distances.__getitem__)
@@ -115,24 +102,15 @@ class TokenLayout:
         return self._checked(x, dim).narrow(dim, start, self.appended)
 
     def to_grid(self, x: Tensor, dim: int = -1) -> Tensor:
-        """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns).
-
-        Raises ValueError where patches were removed.
-        """
+        """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns)."""
         if self.kept is not None:
-            raise ValueError(
-                f"{self.kept} of {self.grid[0]} x {self.grid[1]} patches are left, which is no "
-                "grid; drop no patch here"
-            )
+            raise ValueError(f"{self.kept} patches of {self.grid} are left, which is no grid")
         return x.unflatten(dim, self.grid)
 
     def rolled(self, x: Tensor, dim: int = -1) -> Tensor:
         """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid.
 
-        By half of its rows and of its columns, rounded down, and around its edges: the four corners
-        meet in the centre.
-
-        Raises ValueError where patches were removed.
+        By half of its rows and columns, rounded down, around its edges: corners meet in the centre.
         """
         dim %= x.ndim
         rows, columns = self.grid
@@ -153,9 +131,7 @@ class TokenLayout:
     def require_cls(self) -> None:
         """Raise ValueError where there is no [CLS] token, so that no patch is read in its place."""
         if not self.cls:
-            raise ValueError(
-                "this model has no [CLS] token (it pools its patches); choose a model with one"
-            )
+            raise ValueError("this model has no [CLS] token (it pools its patches)")
 
     def _checked(self, x: Tensor, dim: int) -> Tensor:
         if x.shape[dim] != self.tokens:

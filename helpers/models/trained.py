@@ -138,10 +138,7 @@ def check_fields(
 
 
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
-    """The untrained model of a recipe, seeded.
-
-    Models with the same seed start equal to the bit in all that both have.
-    """
+    """The untrained model of a recipe; of the same seed equal to the bit in all that both have."""
     return twin_of(
         recipe,
         img_size=recipe.image_size,
@@ -154,10 +151,7 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
 
 
 def twin_of(recipe: Any, **options: Any) -> VisionTransformer:
-    """The model of a recipe, seeded; `options` are those of timm's class.
-
-    With another number of registers it is equal to the bit in all that both have.
-    """
+    """The model of a recipe, seeded; with other registers equal to the bit in all else."""
     options |= {"embed_dim": recipe.width, "depth": recipe.depth, "num_heads": recipe.heads}
     make = partial(VisionTransformer, no_embed_class=True, **options)
     with torch.random.fork_rng(devices=[]):
@@ -178,10 +172,7 @@ def names(prefix: str = SHIPPED) -> list[str]:
 
 
 def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:
-    """The name of a model trained by the preset `label`.
-
-    'scratch-reg4', 'scratch-gap-reg0-seed2', 'registers-mean-reg4'.
-    """
+    """The name of a model of the preset `label`: 'scratch-reg4', 'scratch-gap-reg0-seed2'."""
     middle = "" if label == "cpu" else f"{label}-"
     return f"{prefix}{middle}reg{registers}" + (f"-seed{seed}" if seed else "")
 
@@ -189,11 +180,7 @@ def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) ->
 def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members:
     """(registers, seed) -> models trained like `name`, which itself has no registers.
 
-    'scratch-reg0', 'scratch-reg4-seed1', ...
-
     No `seeds` are those for which a member with each of `registers` is here.
-
-    Raises ValueError where a model of the family is not there.
     """
     head, count, tail = _called(name)
     if count != "0":
@@ -214,10 +201,7 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
 
 
 def of_every_seed(name: str) -> Members:
-    """(registers, seed) -> `name`, a training of any seed, and those alike with other seeds.
-
-    Raises ValueError where `name` is not called like a model trained here, or is not there.
-    """
+    """(registers, seed) -> `name`, a training of any seed, and those alike with other seeds."""
     head, count, tail = _called(SEED.sub("", name))
     path = path_of(name)
     if not count or not path.is_file():
@@ -233,10 +217,7 @@ def of_every_seed(name: str) -> Members:
 
 
 def _called(name: str) -> tuple[str, str, str]:
-    """What stands before and after the number of registers in the name of a model of seed 0.
-
-    Empty for another name.
-    """
+    """What stands before, as and after the number of registers in a name of seed 0, or nothing."""
     called = re.fullmatch(r"(.*)reg(\d+)((?:\.safetensors)?)", name)
     if not called or not name.startswith((*PREFIXES, *ADDED, *SINKS)):
         return "", "", ""
@@ -244,10 +225,7 @@ def _called(name: str) -> tuple[str, str, str]:
 
 
 def path_of(name: str) -> Path:
-    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if at all.
-
-    So with 'registers' and 'sinks'.
-    """
+    """Where the weights of 'scratch-...' or 'scratch:PATH' lie, if at all; so of the others."""
     kind, colon, path = name.partition(":")
     if kind + colon in (FILE, ADDED[1], SINKS[1]):
         return located(path)
@@ -260,10 +238,7 @@ def save(path: Path, model: nn.Module, recipe: Any) -> None:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], recipe: Any, **about: str) -> None:
-    """Write weights in float16, and the recipe and what else is `about` them as metadata.
-
-    Raises ValueError where a weight is too large for float16.
-    """
+    """Write weights in float16, which must hold them; recipe and what is `about` as metadata."""
     halves = {
         name: value.detach().to("cpu", torch.float16).contiguous()
         for name, value in weights.items()
@@ -318,14 +293,7 @@ def record(name: str) -> dict[str, Any]:
 
 
 def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str, Any]]:
-    """(registers, seed) -> record of each recorded training of the preset `label`.
-
-    Whether its weights are here or not.
-
-    `prefix`: 'registers-' for what was trained on.
-
-    Raises ValueError where there is none.
-    """
+    """(registers, seed) -> record of each training of the preset `label`, weights here or not."""
     recorded = {}
     for path in WEIGHTS.glob(f"{name_of(label, 0, prefix=prefix).removesuffix('0')}*.json"):
         recipe = (data := record(path.stem))["recipe"]
@@ -337,10 +305,7 @@ def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str
 
 
 def changes(recipe: Mapping[str, Any], plain: Any = Recipe()) -> str:
-    """What a recipe changes in the `plain` one: 'steps 6000, weight_decay 0.0'; '' for nothing.
-
-    Registers and seed are left out.
-    """
+    """What a recipe changes in the `plain` one, but for registers and seed: 'steps 6000, ...'."""
     same = asdict(plain) if plain else {}
     return ", ".join(
         f"{key} {value}"
