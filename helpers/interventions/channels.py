@@ -49,16 +49,14 @@ def set_channels(
             tokens = torch.zeros_like(tokens)
             backbone.layout.patch_tokens(tokens, dim=-1)[:, order] = chosen
         x = x.clone()
-        own = x[tokens]
-        own[:, at] = wanted.to(own)
-        x[tokens] = own
+        chosen = x[tokens]
+        chosen[:, at] = wanted.to(chosen)
+        x[tokens] = chosen
         return x
 
-    last = block == backbone.depth - 1
-    hook = (
-        backbone.change_output(edited)
-        if last
-        else replace_input(backbone.blocks[block + 1], edited)
-    )
+    if block == backbone.depth - 1:
+        hook = backbone.change_output(edited)
+    else:
+        hook = replace_input(backbone.blocks[block + 1], edited)
     with hook:
         yield backbone

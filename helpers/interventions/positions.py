@@ -44,14 +44,13 @@ def moved_sources(
         ValueError: another move.
     """
     check_choice("move", move, MOVES)
-    own, positions = torch.arange(layout.patches), list(positions)
     if move == "permuted":
-        return torch.from_numpy(np.random.default_rng(seed).permutation(len(own)))
-    sources = own.clone()
+        return torch.from_numpy(np.random.default_rng(seed).permutation(layout.patches))
+    sources, positions = torch.arange(layout.patches), list(positions)
     if move == "zeroed":
         sources[positions] = -1
     else:
-        sources[positions + layout.centre] = own[layout.centre + positions]
+        sources[positions + layout.centre] = torch.tensor(layout.centre + positions)
     return sources
 
 

@@ -42,18 +42,18 @@ def intervention(
         given.apply_defaults()
         backbone, arguments = given.args[0], dict(given.arguments)
         del arguments["backbone"]
-        told = (change.__name__, arguments if ours else arguments | {"code": change})
+        entry = (change.__name__, arguments if ours else arguments | {"code": change})
         before, layout = backbone.interventions, backbone.layout
-        own, there = backbone.own_hooks, backbone.hooks
+        own_hooks, hooks = backbone.own_hooks, backbone.hooks
         try:
             with managed(*args, **options):
-                backbone.interventions = (*before, told)
+                backbone.interventions = (*before, entry)
                 if ours:
-                    backbone.own_hooks = own | (backbone.hooks - there)
+                    backbone.own_hooks = own_hooks | (backbone.hooks - hooks)
                 yield backbone
         finally:
             backbone.interventions, backbone.layout = before, layout
-            backbone.own_hooks = own
+            backbone.own_hooks = own_hooks
 
     return manager
 
@@ -210,16 +210,14 @@ def moved_positions(
         ValueError: a model without position embedding.
     """
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
-    nothing = rotary and backbone.position_embedding is None
-    own = (
-        torch.zeros(rows * columns, 1, device=backbone.device)
-        if nothing
-        else backbone.patch_positions
-    )
-    sources = torch.as_tensor(sources, device=own.device)
-
-    given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
-    moved = (given - own).unflatten(0, backbone.layout.grid)
+    only_rotary = rotary and backbone.position_embedding is None
+    if only_rotary:
+        positions = torch.zeros(rows * columns, 1, device=backbone.device)
+    else:
+        positions = backbone.patch_positions
+    sources = torch.as_tensor(sources, device=positions.device)
+    given = positions[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
+    moved = (given - positions).unflatten(0, backbone.layout.grid)
 
     def rotation(rope: Float[Tensor, "... patch dim"]) -> Float[Tensor, "... patch dim"]:
         chosen = sources.to(rope.device)
@@ -228,7 +226,7 @@ def moved_positions(
         return torch.cat([sine.masked_fill(none, 0), cosine.masked_fill(none, 1)], dim=-1)
 
     with (
-        backbone.change_embedding(lambda x: x if nothing else x + moved.to(x)),
+        backbone.change_embedding(lambda x: x if only_rotary else x + moved.to(x)),
         backbone.change_rotation(rotation),
     ):
         yield backbone
