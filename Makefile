@@ -44,7 +44,7 @@ test: env  ## lint, unit tests, notebooks against their stored outputs, figures 
 	@$(RUN) -m pytest -n 2 --dist worksteal --durations 25
 
 slow: export OMP_NUM_THREADS = 1
-slow: env  ## what `make test` leaves out: every page in a browser, every notebook's dry run
+slow: env  ## what `make test` leaves out: every page in a browser, profile `paper` on stand-ins, speed
 	@$(RUN) -m pytest -n 2 --dist worksteal -m slow
 
 release: book  ## pack the book, the lock, licence, citation and changes with their checksums into _build/release

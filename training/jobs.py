@@ -32,12 +32,10 @@ def train_all(
     recipes: Mapping[str, Any],
     folder: Path,
     *,
-    device: str = "cpu",
-    workers: int = 0,
-    jobs: int = 1,
     about: Mapping[str, Any],
+    jobs: int = 1,
     report: Callable[[Outcome], None] = print,
-    cache: Path | None = None,
+    **options: Any,
 ) -> list[Outcome]:
     """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json.
 
@@ -50,12 +48,12 @@ def train_all(
         about: provenance, with the power `energy_kw` of the whole machine, which trainings at the
             same time share.
         report: called as each one ends.
-        cache: as in `train`.
+        options: of `train`.
     """
     outcomes, about = [], {**about, "jobs": jobs}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = {
-            pool.submit(_train_one, name, recipe, folder, device, workers, about, cache): name
+            pool.submit(_train_one, name, recipe, folder, about, options): name
             for name, recipe in recipes.items()
         }
         for future in as_completed(waiting):
@@ -67,13 +65,7 @@ def train_all(
 
 
 def _train_one(
-    name: str,
-    recipe: Any,
-    folder: Path,
-    device: str,
-    workers: int,
-    about: Mapping[str, Any],
-    cache: Path | None,
+    name: str, recipe: Any, folder: Path, about: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Outcome:
     """One training of `train_all`, in a process of its own."""
     torch.set_num_threads(1)
@@ -86,7 +78,7 @@ def _train_one(
         trained.record(f"{trained.FILE}{weights}")  # refuses weights that it does not describe
         check_same(weights, asdict(trained.read_weights(weights, type(recipe))[0]), recipe)
         return Outcome(name, "kept")
-    model, history, seconds = train(recipe, state, device, workers, cache=cache)
+    model, history, seconds = train(recipe, state, **options)
     KINDS[type(recipe)].save(weights, model, recipe)
     energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
     provenance = {
