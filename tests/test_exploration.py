@@ -5,9 +5,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from explore import JUDGED, maps, patches, shown, thresholds
-from helpers.quantised import dequantise
 
 from helpers import interventions
+from helpers.book.explore import dequantise
 from helpers.capture import PatchNorms, capture
 from helpers.claims import load_registry
 from helpers.images import load_images
