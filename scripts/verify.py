@@ -12,6 +12,7 @@ import argparse
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ from helpers.claims.project import Project
 from helpers.claims.result import IMAGES_SUFFIX, read_result
 from helpers.run.execute import Outcome, execute, parallel
 
-VALUES = ["model", "dataset", "value"]  # what names a value in the tables of numbers by image
+VALUE_OF = ["model", "value"]  # what names a value in the tables of numbers by image
 IMAGES = 64  # of a result, unless its record was made on others
 FLIPS = 1  # images whose answer may turn: a tie is decided by rounding
 
@@ -48,16 +49,15 @@ def joined(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for table in (stored, fresh):
         picture = table["picture"].fillna(table["image"].map("place {}".format))
-        again = table.assign(picture=picture)
-        again["dataset"] = again["dataset"].fillna("")
-        again["again"] = again.groupby([*VALUES, "part", "picture"]).cumcount()
-        tables.append(again.drop(columns="image"))
-    keys = [*VALUES, "part", "picture", "again"]
+        own = table[[*VALUE_OF, "part", "number"]].assign(picture=picture)
+        own["again"] = own.groupby([*VALUE_OF, "part", "picture"]).cumcount()
+        tables.append(own)
+    keys = [*VALUE_OF, "part", "picture", "again"]
     return tables[0].merge(tables[1], on=keys, suffixes=("_stored", "_fresh"))
 
 
 def differing(pairs: pd.DataFrame) -> int:
-    """How many numbers of one value differ.
+    """How many numbers of one part of a value differ.
 
     One may differ by 5e-4 of itself or 1e-3 of the standard deviation over these images; of
     answers, such as right or wrong, one of more than ten may turn.
@@ -85,7 +85,9 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     stored = pd.read_parquet(path.with_name(f"{id}{IMAGES_SUFFIX}"))
     stored = stored[~stored["model"].isin(done.result.not_run)]
     pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))
-    wrong = {(x[0], x[2]): differing(own) for x, own in pairs.groupby(VALUES)}
+    wrong = Counter()
+    for (model, name, _), own in pairs.groupby([*VALUE_OF, "part"]):
+        wrong[model, name] += differing(own)
     there = {*zip(stored["model"], stored["value"], strict=True)}
     must = there
     if record:
