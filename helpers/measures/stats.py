@@ -58,6 +58,9 @@ class PerImage:
     def __hash__(self) -> int:
         return 0
 
+    def __repr__(self) -> str:
+        return f"PerImage({len(self.pieces)} x {len(self.pieces[0])} images)"
+
 
 class Estimate(NamedTuple):
     """A value with its interval.
