@@ -21,7 +21,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,7 +234,8 @@ def measure(
         row = row_of(name, seconds["plain"], times, count)
         row["extra_mb"] = round(peaks[name] - peaks["plain"], 1)
         if name == "timm":
-            row["deviation"] = deviations(outputs[name], outputs["helpers"])
+            pairs = {key: (x, outputs["helpers"][key]) for key, x in outputs[name].items()}
+            row["deviation"] = {key: deviation(*pair) for key, pair in pairs.items()}
         rows.append(row)
     flop, most = flop_of(backbone, pixels[:1].to(device)), ceiling(device, precision)
     rate = rows[0]["images_per_s"]
@@ -272,12 +273,10 @@ def row_of(
     }
 
 
-def deviations(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
-    """For each output the largest deviation, over the largest value there."""
-    return {
-        key: float((value - expected[key]).abs().max() / expected[key].abs().max())
-        for key, value in given.items()
-    }
+def deviation(value: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest value; 0 where both are zero throughout."""
+    gap, most = (value.float() - expected.float()).abs().max().item(), expected.abs().max().item()
+    return float(f"{gap / most:.2g}") if most else gap
 
 
 def main() -> None:

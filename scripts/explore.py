@@ -23,16 +23,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from helpers.book.explore import dequantise, quantise
-from helpers.capture import (
-    Captured,
-    ClsAttention,
-    OnPatches,
-    PatchNorms,
-    QKVNorms,
-    Reducer,
-    capture_conditions,
-    register_neurons_of,
-)
+from helpers.capture import Captured, Reducer, capture_conditions, register_neurons_of
+from helpers.capture import reducers as keep
 from helpers.claims import load_registry
 from helpers.files import write_text
 from helpers.images import Images, load_images
@@ -84,7 +76,7 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
     conditions = {"before": nullcontext, **neuron_conditions(neurons)}
     conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
     states = {state: conditions[state] for state in STATES}
-    reducers = [PatchNorms(), ClsAttention("all")]
+    reducers = [keep.PatchNorms(), keep.ClsAttention("all")]
     captured = _captured(model, photographs, reducers, states, whole=True, device=device)
     norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
@@ -110,7 +102,7 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
 def maps(model: str, *, device: str = "cpu") -> dict[str, Any]:
     """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
     photographs, _ = shown(load_backbone(model).image_size)
-    reducers = [PatchNorms(-1), ClsAttention(-1)]
+    reducers = [keep.PatchNorms(-1), keep.ClsAttention(-1)]
     (c,) = _captured(model, photographs, reducers, whole=True, device=device).values()
     return {
         "model": model,
@@ -141,12 +133,12 @@ def thresholds(
     """
     four, eight = (partial(neighbour_cosine, neighbours=count) for count in (4, 8))
     reducers = [
-        PatchNorms(),
-        ClsAttention(-1),
-        QKVNorms(-1),
-        OnPatches("similarity", four),
-        OnPatches("similarity_8", eight),
-        OnPatches("similarity_final_8", eight, at=-1),
+        keep.PatchNorms(),
+        keep.ClsAttention(-1),
+        keep.QKVNorms(-1),
+        keep.OnPatches("similarity", four),
+        keep.OnPatches("similarity_8", eight),
+        keep.OnPatches("similarity_final_8", eight, at=-1),
     ]
     states = {"as it is": nullcontext, "rolled": rolled_content}
     plain, rolled = _captured(model, images, reducers, states, **options).values()
@@ -166,7 +158,9 @@ def thresholds(
             | {"parameters": plain.parameters}
         )
     photographs, _ = shown(plain.image_size)
-    (seen,) = _captured(model, photographs, [PatchNorms((-1,))], whole=True, **options).values()
+    (seen,) = _captured(
+        model, photographs, [keep.PatchNorms((-1,))], whole=True, **options
+    ).values()
     of_photographs = seen["patch_norms"][:, 0].double().numpy()
     passed = (of_photographs[..., None] > limits).sum(-1).tolist()
     median = float(np.median(last))

@@ -5,13 +5,10 @@ Two denominators: the plain forward pass as the model is loaded, and the same on
 block. Both run in bfloat16 autocast on pixels that lie on the GPU, and take turns in one process
 with what is measured, as in scripts/bench.py.
 
-    scripts/gpu.py grid MODEL IMAGE_SIZE BATCH...    time and memory of every method
-    scripts/gpu.py kernels                           entropy and received attention by kernel
-    scripts/gpu.py decode                            how fast photographs are read
-    scripts/gpu.py agree                             numbers of a capture beside those of the CPU
-    scripts/gpu.py notebooks                         those of the run `gpu` beside the stored ones
+    scripts/gpu.py grid MODEL IMAGE_SIZE BATCH... --json FILE
 
-Each writes JSON to the file after --json. book/bench/gpu.sh calls all of them.
+measures time and memory of every method; the other parts are functions below, and book/bench/gpu.sh
+calls all of them.
 """
 
 import argparse
@@ -28,22 +25,14 @@ from typing import Any
 import nbformat
 import timm
 import torch
-from bench import JPEG, ceiling, flop_of, peak, randomise, row_of, three, timed
+from bench import JPEG, ceiling, deviation, flop_of, peak, randomise, row_of, three, timed
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from helpers.capture import (
-    AttentionEntropy,
-    AttentionReceived,
-    ClsAttention,
-    FinalTokens,
-    PatchNorms,
-    Sinks,
-    TokenNorms,
-    capture,
-)
+from helpers.capture import capture
+from helpers.capture import reducers as keep
 from helpers.capture.inputs import batches_of
 from helpers.capture.kernels import by_rows, received_attention
 from helpers.claims import numbers
@@ -55,12 +44,12 @@ from helpers.models import Backbone, load_backbone
 from helpers.run.provenance import hardware, provenance
 
 ROOT = Path(__file__).parents[1]
-SMALL = (PatchNorms(), ClsAttention("all"))
+SMALL = (keep.PatchNorms(), keep.ClsAttention("all"))
 CAPTURES = {
     "helpers": SMALL,
-    "helpers, final tokens": (*SMALL, FinalTokens()),
-    "helpers, entropy": (AttentionEntropy(),),
-    "helpers, received": (AttentionReceived("all"),),
+    "helpers, final tokens": (*SMALL, keep.FinalTokens()),
+    "helpers, entropy": (keep.AttentionEntropy(),),
+    "helpers, received": (keep.AttentionReceived("all"),),
 }
 SLOW = ("helpers, entropy", "helpers, received", "helpers, final tokens")
 TURN, BUDGET = 0.05, 8.0  # seconds that a turn lasts at least, and of one batch size
@@ -243,12 +232,6 @@ def flat(given: Any) -> list[Tensor]:
     return list(given.values()) if isinstance(given, dict) else given[0]
 
 
-def deviation(value: Tensor, expected: Tensor) -> float:
-    """The largest difference over the largest value; 0 where both are zero throughout."""
-    gap, most = (value.float() - expected.float()).abs().max().item(), expected.abs().max().item()
-    return float(f"{gap / most:.2g}") if most else gap
-
-
 # ---- Kernels
 
 
@@ -379,8 +362,13 @@ def agree(device: torch.device) -> list[dict[str, Any]]:
         backbone = load_backbone(name, image_size=size, pretrained=False)
         if size:
             randomise(backbone.model)
-        reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), FinalTokens()]
-        reducers += [Sinks(), *[ClsAttention("all", "all")] * bool(backbone.layout.cls)]
+        reducers = [
+            keep.TokenNorms(),
+            keep.AttentionReceived("all"),
+            keep.AttentionEntropy(),
+            keep.FinalTokens(),
+        ]
+        reducers += [keep.Sinks(), *[keep.ClsAttention("all", "all")] * bool(backbone.layout.cls)]
         images, options = load_images("photographs", 8), {"batch_size": 4, "progress": False}
         expected = capture(backbone, images, reducers, device="cpu", **options)
         del expected["sink_value"]  # of the most attended token, which equal tokens may be
