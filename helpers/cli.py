@@ -25,14 +25,6 @@ from helpers.settings import check_choice
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where a model has them
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
-LEGEND = {  # of what `list` shows; the book's page How to read a verdict says it at length
-    "not tested": "only half of what the claim is about was measured, and it does not decide",
-    "not applicable": "no model has what the claim is about",
-    "mixed": "with the paper in some answers, against it in others",
-    "not stated": "the paper gives no answer that can be compared",
-    "after the fact": "the criterion was changed after results on the same images had been seen",
-    "stale": "published, and not of today's code; `check` says what differs",
-}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
@@ -164,9 +156,6 @@ def list_claims(project):
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
-    shown = "\n".join(last for *_, last in rows[1:])
-    if words := [f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in shown]:
-        print("", *words, sep="\n")
 
 
 def _results(project: Project) -> list[tuple[Path, str]]:
@@ -379,7 +368,7 @@ def check(project, strict):
 
     agree, revisions = _agree(project), check.history(project)
     old = list(check.outdated(project, revisions))
-    for line in (*old, *(check.unfinished(project) if agree else ())):
+    for line in old:
         print(f"note: {line}")
     if old:
         print(

@@ -22,8 +22,7 @@ def margin(project, value):
 
 
 def listed(typed):
-    rows, _, _ = typed("list").partition("\n\n")  # below them what the words mean
-    return {line.split()[0]: line for line in rows.splitlines()}
+    return {line.split()[0]: line for line in typed("list").splitlines()}
 
 
 def test_list_goes_on_after_what_is_broken(project, typed):

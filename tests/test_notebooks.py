@@ -19,7 +19,7 @@ from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle
 from helpers.figures.data import FIGURE
-from helpers.run import check
+from helpers.run.publish import absolute_path
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))
@@ -138,7 +138,7 @@ def test_all_images_are_among_the_sources(path):
 
 @every_source
 def test_nothing_of_one_machine(path):
-    assert not check.absolute_path(path)
+    assert not absolute_path(path)
     notebook = nbformat.read(path, 4)
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert notebook.metadata.kernelspec.name == "python3"

@@ -4,7 +4,7 @@ results are those of today's code; each disagreement is one line with its file.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -13,7 +13,6 @@ from helpers.claims import numbers
 from helpers.claims.freshness import other_inputs
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.registry import TERMS, load_terms
 from helpers.claims.result import (
     MIME,
     Claim,
@@ -25,10 +24,6 @@ from helpers.claims.result import (
     unexpected,
 )
 from helpers.run.parameters import checked
-
-# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of
-# a web address, nor where a Markdown link starts at the root of the book.
-_ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 
 
 def problems(project: Project) -> Iterator[str]:
@@ -44,12 +39,14 @@ def problems(project: Project) -> Iterator[str]:
         (there, {*sources}, "{}: no claim of notebooks/claims has this notebook"),
     ):
         yield from map(line.format, sorted(one - other))
-    found = [(root / name, _check_source, one) for name, one in sources.items() if name in there]
+    found = [(root / name, _check_source, claim) for name, claim in sources.items()]
+    found = [one for one in found if one[0].is_file()]
     found += [(path, check_result, project) for path in project.results()]
-    found += [(path, _check_executed) for path in sorted(project.executed())]
-    for path, check, *arguments in found:
-        if line := _refusal(check, path, *arguments):
-            yield f"{_name(project, path)}: {line}"
+    for path, check, about in found:
+        try:
+            check(path, about)
+        except (ValueError, KeyError, OSError) as error:
+            yield f"{_name(project, path)}: {' '.join(str(error).split())}"
 
 
 def published(project: Project) -> list[Path]:
@@ -80,45 +77,25 @@ def check_result(path: Path, project: Project) -> None:
         _check_calibration(stored)
 
 
-def absolute_path(path: Path) -> bool:
-    """Whether the code or a text output of a notebook names a folder of one machine."""
-    texts = []
-    for cell in read_notebook(path).cells:
-        texts.append(cell.source)
-        for output in cell.get("outputs", ()):
-            shown = {**output, **output.get("data", {})}
-            texts += [shown.get(kind, "") for kind in ("text", "text/plain", "text/markdown")]
-            texts += output.get("traceback", ())
-    return names_a_folder(texts)
-
-
-def names_a_folder(texts: Iterable[str]) -> bool:
-    """Whether one of the texts holds an absolute path."""
-    return any(map(_ABSOLUTE.search, texts))
-
-
 def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
     """One line for each published result that today's project would not give: with other `inputs`,
     judged by an earlier criterion, made with local changes, or at a revision that is not among
-    `revisions` (None: not checked), or one whose agreement the registry no longer gives.
+    `revisions` (None: not checked).
     """
     for path, data, stored in _readable(project):
-        origin, answer = data["provenance"], stored.agreement.answer
-        agreement, revision = data.get("agreement", answer), origin.get("git_revision")
-        others, now = other_inputs(project, data), stored.today
-        moved = now and (_moved(stored, now) or "the verdicts are the same")
-        gone = f"revision {revision[:12]}, which the history does not have" if revision else None
-        reasons = {
-            f"stale, made with other {' and '.join(others)}": others,
-            f"judged by an earlier criterion; by today's {moved}": now,
-            f"agreement {agreement!r}, by today's registry {answer!r}; `run --force` renews it": (
-                agreement != answer
-            ),
-            "made with local changes": origin.get("git_dirty"),
-            f"made at {gone or 'no known revision'}": revision not in (revisions or [revision]),
-        }
-        if found := [reason for reason, holds in reasons.items() if holds]:
-            yield f"{_name(project, path)}: {'; '.join(found)}"
+        origin, reasons = data["provenance"], []
+        if others := other_inputs(project, data):
+            reasons.append(f"stale, made with other {' and '.join(others)}")
+        if now := stored.today:
+            moved = _moved(stored, now) or "the verdicts are the same"
+            reasons.append(f"judged by an earlier criterion; by today's {moved}")
+        if origin.get("git_dirty"):
+            reasons.append("made with local changes")
+        revision = origin.get("git_revision")
+        if revisions is not None and revision not in revisions:
+            reasons.append(f"made at revision {revision}, which the history does not have")
+        if reasons:
+            yield f"{_name(project, path)}: {'; '.join(reasons)}"
 
 
 def changed(project: Project) -> dict[str, list[str]]:
@@ -130,28 +107,6 @@ def changed(project: Project) -> dict[str, list[str]]:
         if other_inputs(project, data):
             stale.setdefault(path.parent.name, []).append(path.stem)
     return stale
-
-
-def unfinished(project: Project) -> Iterator[str]:
-    """One line for each claim whose criterion judges a value without a term, where the project has
-    terms.
-    """
-    own = project.root / "notebooks" / TERMS
-    terms = load_terms(own) if own.is_file() else None
-    for id in project.with_notebook() if terms else ():
-        judged = dict.fromkeys(test.value for test in project.registry[id].criterion.all_tests)
-        if without := [name for name in judged if terms.of(id, name) is None]:
-            yield f"{id}: notebooks/{TERMS} does not say what {', '.join(without)} is called"
-
-
-def _refusal(check: Callable, *arguments: object) -> str:
-    """What a check that raises says; '' where it does not."""
-    try:
-        check(*arguments)
-    except Exception as error:  # what libraries raise of broken files has no end of kinds
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        return kind + " ".join(str(error).split())
-    return ""
 
 
 def _name(project: Project, path: Path) -> str:
@@ -187,14 +142,6 @@ def _check_calibration(result: Result) -> None:
     """Raise ValueError where a control gave something else than was expected."""
     if unexpected(controls := result.calibration()):
         raise ValueError(f"{as_expected(controls)}; mend the measure, or what is expected")
-
-
-def _check_executed(path: Path) -> None:
-    """Raise ValueError where an executed notebook has no result or names a folder of a machine."""
-    if absolute_path(path):
-        raise ValueError("contains an absolute path of the machine it ran on")
-    if not path.with_suffix(".json").is_file():
-        raise ValueError(f"its result {path.stem}.json is missing beside it; run the claim again")
 
 
 def _readable(project: Project) -> Iterator[tuple[Path, dict, Result]]:

@@ -4,8 +4,10 @@ whatever they say.
 
 import gzip
 import json
+import re
 from pathlib import Path
 
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import IMAGES_SUFFIX, check_run, read_result
 from helpers.files import compressed, write_bytes
@@ -13,6 +15,9 @@ from helpers.run import check
 from helpers.run.parameters import texts_in
 
 LOCAL_SETS = ("folder:", "parquet:")  # data sets that another machine cannot find by their name
+# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of
+# a web address, nor where a Markdown link starts at the root of the book.
+_ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 
 
 def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]:
@@ -46,6 +51,18 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
     return [path.stem for path in paths]
 
 
+def absolute_path(path: Path) -> bool:
+    """Whether the code or a text output of a notebook names a folder of one machine."""
+    texts = []
+    for cell in read_notebook(path).cells:
+        texts.append(cell.source)
+        for output in cell.get("outputs", ()):
+            shown = {**output, **output.get("data", {})}
+            texts += [shown.get(kind, "") for kind in ("text", "text/plain", "text/markdown")]
+            texts += output.get("traceback", ())
+    return any(map(_ABSOLUTE.search, texts))
+
+
 def _check_publishable(there: Path, path: Path, force: bool) -> None:
     """Raise ValueError where a result names a place of this machine, or unless `force` would
     replace the one that is `there` with other parameters.
@@ -58,9 +75,7 @@ def _check_publishable(there: Path, path: Path, force: bool) -> None:
             f"{local[0]!r} is on no other machine; name data as hf:OWNER/NAME, or as "
             "data:NAME/SPLIT, which the folder in REGISTERS_DATA holds"
         )
-    if check.names_a_folder([json.dumps(result)]) or check.absolute_path(
-        path.with_suffix(".ipynb")
-    ):
+    if _ABSOLUTE.search(json.dumps(result)) or absolute_path(path.with_suffix(".ipynb")):
         raise ValueError("it holds an absolute path of this machine")
     if not force and there.is_file() and read_result(there)["parameters"] != parameters:
         raise ValueError("the published result has other parameters; give --force to replace it")

@@ -10,14 +10,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import edit_yaml, make_project, write_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.claims import numbers
-from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import read_result
-from helpers.files import compressed, read_content
 from helpers.run import check, execute
-from helpers.run.publish import publish_run
+from helpers.run.publish import absolute_path, publish_run
 
 CLAIMS, PROFILES = "notebooks/claims/beyond.yml", "notebooks/profiles.yml"
 SOURCE = "notebooks/beyond/aa1-first.ipynb: "
@@ -95,12 +94,6 @@ MARGIN = "claims/aa1-first/criterion/tests/0/margin"
             [],
             [f"{JUDGED}on control-clean refuted, now supported"],
         ),
-        (
-            {"agreement": "agrees"},
-            [],
-            ["agreement 'agrees', by today's registry 'not stated'; `run --force` renews it"],
-        ),
-        ({"agreement": None}, [], []),
         ({"run": "yours"}, ["is the result of yours/aa1-first"], []),
         ({"provenance/git_dirty": True}, [], ["made with local changes"]),
         ({"provenance/inputs/parameters": "0"}, [], [f"{STALE}parameters"]),
@@ -152,23 +145,9 @@ def test_a_result_of_other_code_is_fresh(published):
 def test_what_cannot_be_read_is_a_line_and_the_others_follow(published):
     (published.runs / "mine" / "aa1-first.json").write_text("{")
     published.source("aa1-first").write_text("{")
-    (published.runs / "mine" / "aa0.ipynb").write_text("{}")
     places = [line.partition(": ")[0] for line in problems(published)]
-    assert places == [SOURCE[:-2], RESULT[:-2], "book/runs/mine/aa0.ipynb"]
+    assert places == [SOURCE[:-2], RESULT[:-2]]
     assert old(published) == []
-
-
-def test_notebook_and_result_belong_together(published):
-    notebook = published.runs / "mine" / "aa1-first.ipynb"
-    packed = compressed(notebook)
-    content = read_content(notebook)
-    assert not notebook.exists() and packed.stat().st_size < len(content) / 2
-    packed.unlink()
-    notebook.write_bytes(content)
-    assert problems(published) == []  # it may lie plain
-    notebook.with_suffix(".json").unlink()
-    (line,) = problems(published)
-    assert line.startswith("book/runs/mine/aa1-first.ipynb: its result aa1-first.json is missing")
 
 
 @pytest.mark.parametrize(
@@ -181,16 +160,11 @@ def test_notebook_and_result_belong_together(published):
         ("see [the page](/notebooks/papers/aa1-first.ipynb)", False),
     ],
 )
-def test_absolute_path(published, text, absolute):
-    path = published.runs / "mine" / "aa1-first.ipynb"
-    for cell in ("markdown", "output"):
-        notebook = read_notebook(path)
-        if cell == "markdown":
-            notebook.cells[0].source = text
-        else:
-            notebook.cells[2].outputs[0].text = text
-        nbformat.write(notebook, path)
-        assert check.absolute_path(path) is absolute
+def test_absolute_path(tmp_path, text, absolute):
+    path, said = tmp_path / "a.ipynb", new_output("stream", text=text)
+    for cell in (new_markdown_cell(text), new_code_cell("", outputs=[said])):
+        nbformat.write(new_notebook(cells=[cell]), path)
+        assert absolute_path(path) is absolute
 
 
 def test_registry_contents_and_notebooks(project):
@@ -222,7 +196,7 @@ def test_result_at_an_unknown_revision(published):
         git("commit", "-q", "--allow-empty", "-m", message)
     first, last = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
     assert check.history(published) == {first, last}
-    unknown = f"{RESULT}made at revision 0123456789ab, which the history does not have"
+    unknown = f"{RESULT}made at revision 0123456789abcdef, which the history does not have"
     for revision, says in ((first, []), ("0123456789abcdef", [unknown])):
         edit_result(published, {"provenance/git_revision": revision})
         assert old(published, {first, last}) == says and old(published) == []
@@ -238,14 +212,6 @@ def test_the_controls_are_not_published_and_give_what_is_expected(published):
     edit_registry(published, {"claims/aa1-first/expected/control-clean": "refuted"})
     (line,) = problems(published)
     assert "0/1 controls as expected: control-clean is supported, not refuted" in line
-
-
-def test_a_judged_value_without_a_term(published):
-    assert list(check.unfinished(published)) == []
-    terms = published.root / "notebooks" / "terms.yml"
-    terms.write_text("claims: {}\ncommon: {other: {label: Other}}\nendings: {}\n")
-    first, *_ = check.unfinished(published)
-    assert first == "aa1-first: notebooks/terms.yml does not say what score is called"
 
 
 def test_numbers_beside_a_notebook(project):
