@@ -207,7 +207,7 @@ def shown(size: tuple[int, int]) -> tuple[Images, Images]:
     def read(index: int) -> Image.Image:
         return ImageOps.fit(chosen[index], (width, height), Image.Resampling.BICUBIC)
 
-    return replace(chosen, read=read), others
+    return replace(chosen, read=read, contents=None), others
 
 
 def _described(photographs: Images) -> list[dict]:
