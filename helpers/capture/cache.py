@@ -20,6 +20,7 @@ from PIL import Image
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
+from helpers.capture.inputs import picture
 from helpers.capture.reducers import Reducer
 from helpers.files import digest_of, written_whole
 from helpers.images import Images
@@ -27,8 +28,7 @@ from helpers.models import Backbone
 
 VARIABLE = "REGISTERS_CACHE"  # the folder; no cache where it is unset, empty or 'none'
 MOST = 8e9  # bytes of one file: what is larger is not kept
-# Packages whose classes and functions are known by name: ours by their source, the others by their
-# version.
+# Their classes and functions are known by name: ours by their source, the others by their version.
 PACKAGES = ("helpers", "torch", "torchvision", "timm", "open_clip")
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "open_clip_torch")
 HELPERS = Path(__file__).parents[1]
@@ -46,20 +46,14 @@ def path_of(
     backbone: Backbone, images: Any, reducers: Sequence[Reducer], dtype: torch.dtype
 ) -> Path | None:
     """Where this capture lies or will lie; None with no cache, or where it cannot be named."""
-    folder = os.environ.get(VARIABLE, "")
-    kind = backbone.device.type
+    folder, kind = os.environ.get(VARIABLE, ""), backbone.device.type
     if folder in ("", "none") or torch.is_autocast_enabled(kind):
         return None
     precision = [str(dtype), kind, str(torch.get_default_dtype())]
     precision += [torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32]
     try:
         parts = [_model(backbone), _named(backbone.interventions), _pictures(images)]
-        parts += [
-            _named(list(reducers)),
-            precision,
-            [_version(name) for name in LIBRARIES],
-            SOURCES,
-        ]
+        parts += [_named(list(reducers)), precision, [*map(_version, LIBRARIES)], SOURCES]
     except Unnamed:
         return None
     return Path(folder).expanduser() / f"{digest_of(json.dumps(parts))}.safetensors"
@@ -89,24 +83,15 @@ def _model(backbone: Backbone) -> list:
     """What tells a model from another, as it is now and as it is shown images."""
     if backbone.hooks - backbone.own_hooks:
         raise Unnamed("a hook that no intervention of ours has set")
-    tensors = {}
+    parts = []
     for name, part in backbone.model.named_modules():
-        _named(type(part))
         own = {**part._parameters, **part._buffers, **vars(part)}
-        for key, value in own.items():
-            if isinstance(value, Tensor):
-                tensors[f"{name} {key}"] = _digest(value)
-            elif isinstance(value, FunctionType | MethodType | partial):
-                tensors[f"{name} {key}"] = _named(value)
-    return [
-        _named(type(backbone)),
-        sorted(tensors.items()),
-        backbone.configuration,
-        [_step(one) for one in getattr(backbone.transform, "transforms", [backbone.transform])],
-        backbone.normalisation,
-        repr(backbone.layout),
-        list(backbone.image_size),
-    ]
+        kinds = Tensor, FunctionType, MethodType, partial
+        values = {key: value for key, value in own.items() if isinstance(value, kinds)}
+        parts.append([name, _named(type(part)), _named(values)])
+    steps = getattr(backbone.transform, "transforms", [backbone.transform])
+    shown = [[*map(_step, steps)], backbone.normalisation, [*backbone.image_size]]
+    return [_named(type(backbone)), parts, backbone.configuration, shown, repr(backbone.layout)]
 
 
 def _step(transform: Any) -> Any:
@@ -121,24 +106,10 @@ def _step(transform: Any) -> Any:
 def _pictures(images: Any) -> Any:
     """What tells the images from others: their pixels, or what was known of these at loading."""
     if isinstance(images, Tensor):
-        return _digest(images)
-    if isinstance(images, Images) and images.contents is not None:
-        found = [*images.contents]
-        if "+" not in images.name:
-            return found
-        # Changed by what the name says, with chance drawn from seed and id. Of two sets that were
-        # joined it does not say which is changed.
-        if " and " not in images.name:
-            return [images.name, images.seed, found, images.ids]
-    return [_picture(one) for one in images]
-
-
-def _picture(one: Any) -> str:
-    if isinstance(one, Image.Image):
-        return digest_of(f"{one.mode} {one.size}", one.convert("RGBA").tobytes())
-    if isinstance(one, str | os.PathLike):
-        return digest_of(Path(one).read_bytes())
-    return _named(one)
+        return _named(images)
+    if isinstance(images, Images) and images.contents is not None and "+" not in images.name:
+        return [*images.contents]  # a '+' names a change since then
+    return [_named(picture(image)) for image in images]
 
 
 def _named(value: Any) -> Any:
@@ -146,10 +117,12 @@ def _named(value: Any) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
-        case Tensor() | np.ndarray():
-            return _digest(torch.as_tensor(value))
-        case np.generic():
-            return value.item()
+        case Tensor() | np.ndarray() | np.generic():
+            x = torch.as_tensor(value).detach().cpu().contiguous()
+            content = x.flatten().view(torch.uint8).numpy()
+            return digest_of(f"{x.dtype} {tuple(x.shape)}", content.data)
+        case Image.Image():
+            return digest_of(f"{value.mode} {value.size}", value.tobytes())
         case list() | tuple() | range():
             return [_named(item) for item in value]
         case dict():
@@ -163,8 +136,3 @@ def _named(value: Any) -> Any:
         if attrgetter(name)(sys.modules[module]) is value:
             return f"{module}.{name}"
     raise Unnamed(repr(value))
-
-
-def _digest(x: Tensor) -> str:
-    content = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return digest_of(f"{x.dtype} {tuple(x.shape)}", content.data)

@@ -7,6 +7,7 @@ Where that paper's text and its code differ, an option says which is meant.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,23 +55,19 @@ def find_register_neurons(
     with equal scores in order of `layers`, then of units.
 
     An image counts by the mean over its outliers, and only if it has one, as in the authors' code.
-    Images pass twice.
 
     Args:
         mode: "paper": outliers among the patches, score `|mean activation|`. "jiang_code": outliers
             among all tokens, [CLS] and registers too, score `mean |activation|`.
-        rule: which norms are outliers, as in `helpers.measures.norms.threshold`, applied to the
-            norms of all patches in both modes.
-        layer: the block after which norms are taken; -1 for CLIP and -2 for DINOv2 in the authors'
-            code.
-        layers: the blocks whose neurons are looked at; all up to `layer`, and that too, unless
-            given.
-        sparsity: a score of zero in images where less than half of the tokens (mode "paper": of the
-            patches) are under 0.5, the authors' filter.
-        images, options: as in `capture`.
+        rule: as in `helpers.measures.norms.threshold`, of the norms of all patches in both modes.
+        layer: the block after which norms are taken; in the authors' code -1 for CLIP and -2 for
+            DINOv2.
+        layers: the blocks whose neurons are looked at; all up to `layer` unless given.
+        sparsity: the authors' filter: a score of zero in images where less than half of the tokens
+            (mode "paper": of the patches) are under 0.5.
+        options: as in `capture`.
 
-    Raises ValueError for another mode or rule, a `top_k` below one or above the number of neurons,
-    patches removed by an intervention, and no outlier in any image.
+    Raises ValueError where no image has an outlier.
     """
     check_choice("mode", mode, SEARCH_MODES)
     if backbone.layout.kept is not None:
@@ -108,27 +105,20 @@ def register_neurons_of(
     """`find_register_neurons` in each model that has an outlier in these images.
 
     Args:
-        image_size: as in `capture_conditions`.
         by_model: what of `rule`, `layer`, `top_layer` and `top_k` differs by model, as in
             `helpers.settings.settings_of`.
-        rule, layer, top_k, search: as in `find_register_neurons`.
         top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1
-            for all of these. It is 19 for DINOv2-L and 5 for CLIP-B in the papers, whose outliers
-            start in the block after it.
+            for all of these. In the papers 19 for DINOv2-L and 5 for CLIP-B, whose outliers start
+            in the block after it.
 
     Returns:
-        model -> its register neurons, without the models that have no outlier, and model -> why it
-        is not here.
+        model -> its register neurons, and model -> why its weights are not here.
     """
-    options = {
-        key: value
-        for key, value in search.items()
-        if key in ("batch_size", "device", "dtype", "progress")
-    }
+    of_a_pass = "batch_size", "device", "dtype", "progress"
+    options = {key: search[key] for key in of_a_pass if key in search}
     neurons, not_run = {}, dict[str, str]()
-    settings = settings_of(
-        names, by_model, rule=rule, layer=layer, top_layer=top_layer, top_k=top_k
-    )
+    common = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
+    settings = settings_of(names, by_model, **common)
     for backbone in backbones(names, not_run, image_size):
         own = settings[backbone.name]
         norms = capture(backbone, images, [PatchNorms(own.layer)], **options)["patch_norms"]
@@ -154,9 +144,7 @@ def matched_neurons(
     **options: Any,
 ) -> list[MatchedNeuron]:
     """For each of `neurons` one random unit, out of the five that write most nearly as much; no
-    unit twice.
-
-    A unit writes `|activation| x |its output weights|`.
+    unit twice. A unit writes `|activation| x |its output weights|`.
 
     Args:
         where: the mean is over the "outliers" of an image, then over the images that have one; or
@@ -164,11 +152,7 @@ def matched_neurons(
         among: the units of the neuron's own "block", or those of "later" blocks up to `layer`, too.
             Earlier units may be what the neuron answers to, so they are no control.
         rule, layer: which patches are outliers, as in `find_register_neurons`.
-        seed: of the draw.
-        images, options: as in `capture`.
-
-    Raises ValueError for another `where` or `among`, a neuron that is not there or comes twice, too
-    few others, and no outlier in any image.
+        options: as in `capture`.
     """
     check_choice("where", where, ("outliers", "patches"))
     check_choice("among", among, ("block", "later"))
@@ -207,9 +191,7 @@ def matched_neurons_of(
     layer: int = -1,
     **search: Any,
 ) -> dict[str, list[MatchedNeuron]]:
-    """`matched_neurons` of each model (model -> its neurons); `image_size` and `by_model` as in
-    `register_neurons_of`.
-    """
+    """`matched_neurons` of each model; `by_model` as in `register_neurons_of`."""
     own = settings_of([*neurons], by_model, rule=rule, layer=layer)
     return {
         b.name: matched_neurons(
@@ -284,9 +266,6 @@ def outlier_units(
         searched: the unit is looked for in as many images, the first that have an outlier, and the
             matched one, which writes as much over all patches of its block or a later one, in the
             first of all.
-        rule: as in `matched_neurons`.
-        seed: of the tokens and of the matched unit.
-        image_size, options: as in `capture_conditions`.
     """
     units, bearing = {}, [model for model, own in placed.items() if own.usual]
     for backbone in backbones(bearing, {}, image_size):
@@ -315,22 +294,15 @@ def _summed(
     sparsity: bool,
     options: Mapping[str, Any],
 ) -> Float64[Tensor, "5 neuron"]:
-    """The sum over images of `NeuronMeans`, of the neurons of all blocks."""
+    """The sum over images of `NeuronMeans`, of the neurons of all blocks, batches in float64."""
     means = [NeuronMeans(block, outlier, mode, sparsity) for block in blocks]
-    sums = {reducer.keys[0]: SumOverImages() for reducer in means}
-    into = {key: part.update for key, part in sums.items()}
-    capture(backbone, images, means, into=into, **options)
-    return torch.cat([part.total for part in sums.values()], dim=1)
+    sums: dict[str, Tensor | float] = {mean.keys[0]: 0.0 for mean in means}
 
+    def add(key: str, values: Float[Tensor, "image 5 neuron"]) -> None:
+        sums[key] = sums[key] + values.sum(dim=0).double()
 
-class SumOverImages:
-    """The sum over images, each batch in its own precision, batches in float64."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | float = 0.0
-
-    def update(self, values: Float[Tensor, "image ..."]) -> None:
-        self.total = self.total + values.sum(dim=0).double()
+    capture(backbone, images, means, into={key: partial(add, key) for key in sums}, **options)
+    return torch.cat([*sums.values()], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
