@@ -460,7 +460,7 @@ def diagnose(
         print(f"{name} on {len(pictures)} images of {images}", *own.advice(found, name), sep="\n")
         if exit_code and found.outliers:
             status = status or OUTLIERS
-        drawn = own.pictures(own.drawn(found)) if out or figures else {}
+        drawn = own.pictures(found) if out or figures else {}
         if out:
             write_text(out, own.page(found, drawn))
         for title, (svg, _) in drawn.items() if figures else ():

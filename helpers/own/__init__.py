@@ -4,16 +4,15 @@ changes.
 
 from helpers.own.diagnose import diagnose
 from helpers.own.diagnosis import Diagnosis
-from helpers.own.report import advice, drawn, page, pictures, remedy, svg, to_json
+from helpers.own.report import advice, draw, page, pictures, remedy, to_json
 
 __all__ = [
     "Diagnosis",
     "advice",
     "diagnose",
-    "drawn",
+    "draw",
     "page",
     "pictures",
     "remedy",
-    "svg",
     "to_json",
 ]

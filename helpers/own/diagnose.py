@@ -12,11 +12,9 @@ from importlib.metadata import distributions
 from platform import python_version
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from helpers.capture import (
     Captured,
@@ -62,7 +60,6 @@ from helpers.own.diagnosis import (
     Neuron,
     Place,
     State,
-    Thumbnails,
 )
 
 RULES = (PRESENT, "mad:10", "percentile:98")
@@ -70,7 +67,6 @@ DESCRIBED = 3  # register neurons, and images that are drawn large
 # Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
-THUMBNAILS, SIDE = 300, 112  # images on the page, and their longer side in pixels
 PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
 CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
@@ -134,8 +130,8 @@ def diagnose(
             rule: (float(outliers(last, rule).float().mean()), outlier_images(last, rule))
             for rule in RULES
         },
-        per_image=over_images(mask.sum(1)),
-        ratio=over_images(last.amax(1) / last.median()),
+        outliers_per_image=over_images(mask.sum(1)),
+        largest_over_median=over_images(last.amax(1) / last.median()),
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
@@ -143,9 +139,7 @@ def diagnose(
         by_image=_by_image(images.ids, mask, last, plain.tensors.get("sink_patches"), named),
         left_out=session.left_out,
         answers=session.answers(named) if labelled else None,
-        classes=session.classes,
         unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
-        thumbnails=session.thumbnails(plain),
         provenance={
             "date": date.today().isoformat(),
             "python": python_version(),
@@ -410,18 +404,3 @@ class _Session:
                 for row, one in zip(rows, values, strict=True):
                     row[f"{title}\n{state}"] = self.backbone.layout.to_grid(one)
         return rows
-
-    def thumbnails(self, kept: Captured) -> Thumbnails:
-        """Of the images with the largest norms."""
-        norms, to_grid = kept.patches("token_norms")[:, -1], self.backbone.layout.to_grid
-        index = norms.amax(1).argsort(descending=True)[:THUMBNAILS]
-        block, pixels = self.block_of(kept), PixelSet(self.backbone, self.images)
-        received = None if block is None else to_grid(kept.patches("received")[index, block])
-        longest = SIDE / max(self.backbone.image_size)
-        size = [max(1, round(side * longest)) for side in self.backbone.image_size]
-        pictures = []
-        for i in index.tolist():
-            image = self.backbone.as_seen(pixels[i]).movedim(-1, 0)[None]
-            small = interpolate(image, size, mode="bilinear", antialias=True)[0].movedim(0, -1)
-            pictures.append((255 * small).round().byte().numpy())
-        return Thumbnails(index.tolist(), np.stack(pictures), to_grid(norms[index]), received)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from helpers.interventions import RegisterNeuron
@@ -16,50 +15,35 @@ REMEDY = 0.5  # of the images with outliers: where moving leaves more, it is no 
 
 @dataclass(frozen=True)
 class FoundSinks:
-    """Tokens that get at least half of the attention of at least 90 % of a head's queries
-    (arXiv:2606.08105), whatever their norms; up to four tokens of a kind may share one.
+    """Share of the images with a sink of each kind: tokens that get at least half of the attention
+    of at least 90 % of a head's queries (arXiv:2606.08105); up to four of a kind may share one.
 
-    Attributes:
-        patches, registers, cls: share of the images with a sink of that kind; None for a kind that
-            the model does not have.
-        one: of a single token of any kind, as in the paper.
-        nop, broadcast, other: of the sinks of a single token, those that write next to nothing,
-            those that write the same to all queries, and the rest; nan without any.
-        block: the one in which a patch gets most attention.
-        received: kind of token -> its share of all attention in each block, mean over heads.
-        concentration: "top" (share on 1 % of the tokens), "peak" (largest over median token) and
-            "entropy" (nats), of each block, mean over heads.
+    `nop`, `broadcast` and `other` are shares of the sinks of one token: they write next to nothing,
+    the same to all queries, or neither.
     """
 
     patches: Estimate
     registers: Estimate | None
     cls: Estimate | None
-    one: Estimate
+    one: Estimate  # a single token of any kind, as in the paper
     nop: Estimate
     broadcast: Estimate
     other: Estimate
-    block: int
-    received: dict[str, list[Estimate]]
+    block: int  # in which a patch gets most attention
+    received: dict[str, list[Estimate]]  # kind of token -> share of all attention, by block
+    # "top": share on 1 % of the tokens; "peak": largest over median; "entropy" in nats; by block
     concentration: dict[str, list[Estimate]]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where outliers stand.
-
-    Attributes:
-        corners: share of the outliers in the corner patches, all images.
-        positions: the most frequent ones (row-major) in the images searched.
-        usual, rolled: share of the outliers of the other images at these positions; the same when
-            the content is moved by half of both sides.
-        grey: outliers an image on constant grey pictures, where there is no content.
-    """
+    """Where outliers stand: shares of all outliers, and outliers an image without content."""
 
     corners: Estimate
-    positions: list[int]
-    usual: Estimate
-    rolled: Estimate
-    grey: Estimate
+    positions: list[int]  # the most frequent ones (row-major) in the images searched
+    usual: Estimate  # at these positions, in the other images
+    rolled: Estimate  # the same, with the content moved by half of both sides
+    grey: Estimate  # outliers an image on constant grey pictures
 
 
 @dataclass(frozen=True)
@@ -76,31 +60,21 @@ class Neuron:
 
 @dataclass(frozen=True)
 class State:
-    """The model in one state, on the images that were not searched.
+    """The model in one state beside the unedited one, on the images that were not searched.
 
-    Attributes:
-        norms, largest: largest patch norm after each block, and after the last.
-        images_with_outliers: by the threshold of the unedited model.
-        cosine: of the pooled feature with that of the unedited model.
-        outlier_attention: [CLS] attention in the last block on the outliers of the unedited model.
-        agreement: share of images with the unedited model's answer.
-        accuracy: where the labels are the classes.
-        register_norm: of the appended token after the last block.
-        sinks: share of the images with a sink of patches.
-        received: attention of all queries on the outliers of the unedited model, in each block,
-            mean over heads.
+    The outliers, in `outlier_attention` and `received`, are those of the unedited model.
     """
 
-    norms: list[Estimate]
-    largest: Estimate
-    images_with_outliers: Estimate
-    cosine: Estimate
-    outlier_attention: Estimate | None = None
-    agreement: Estimate | None = None
+    norms: list[Estimate]  # largest patch norm after each block
+    largest: Estimate  # after the last block
+    images_with_outliers: Estimate  # by the threshold of the unedited model
+    cosine: Estimate  # of the pooled feature with that of the unedited model
+    outlier_attention: Estimate | None = None  # of [CLS] in the last block
+    agreement: Estimate | None = None  # share of the images with the unedited model's answer
     accuracy: Estimate | None = None
-    register_norm: Estimate | None = None
-    sinks: Estimate | None = None
-    received: list[Estimate] | None = None
+    register_norm: Estimate | None = None  # of the appended token after the last block
+    sinks: Estimate | None = None  # share of the images with a sink of patches
+    received: list[Estimate] | None = None  # attention of all queries, by block
 
     @property
     def most_received(self) -> Estimate | None:
@@ -110,14 +84,12 @@ class State:
 
 @dataclass(frozen=True)
 class Answers:
-    """How often a classifier is right, the commonest label's share, and the least and the largest
-    label beside the number of the head's classes.
-    """
+    """How often a classifier is right."""
 
     right: Estimate
-    commonest: float
-    labels: tuple[int, int]
-    classes: int
+    commonest: float  # share of the commonest label
+    labels: tuple[int, int]  # the least and the largest
+    classes: int  # of the head
 
     @property
     def by_chance(self) -> bool:
@@ -126,80 +98,44 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Thumbnails:
-    """The images with the largest norms in that order: as the model gets them, norms of the patches
-    after the last block, and the attention they get in the block where one gets most.
-    """
-
-    index: list[int]
-    pictures: UInt8[np.ndarray, "image height width 3"]
-    norms: Float[Tensor, "image row column"]
-    received: Float[Tensor, "image row column"] | None
-
-
-@dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` finds.
-
-    Attributes:
-        n, tested: images in all, and those that were not searched.
-        outliers: whether more than 5 % of the images have one, by 3 x the median norm.
-        rules: rule -> share of the patches, share of the images with one.
-        per_image, ratio: outliers an image; its largest norm over the median of all.
-        share_map: share of the images with an outlier there.
-        norms: largest patch norm after each block, all images.
-        onset: first block with an outlier, the median over images with one after the last block.
-        channels: (channel, share of the squared norm of the highest token), largest first.
-        place: None without outliers in both halves of the images.
-        neurons, states: empty without outliers, or where `left_out` says why.
-        moved: the fewest of the neurons found that leave outliers in few of the images searched.
-        pictures: title -> image or map, a mapping an image.
-        left_out: part -> why it could not be measured.
-        register_norm: of an image's highest register after the last block.
-        classes: of the model's head; 0 where it has none.
-        unwritable: why `edit` does not write the model, as the end of a sentence; '' where it does.
-    """
+    """What `diagnose` finds; states and neurons only where there are outliers."""
 
     model: dict[str, Any]
     images: dict[str, Any]
     n: int
-    tested: int
-    outliers: bool
+    tested: int  # of the images, those that were not searched
+    outliers: bool  # whether more than 5 % of the images have one, by 3 x the median norm
     images_with_outliers: Estimate
-    rules: dict[str, tuple[float, Estimate]]
-    per_image: Estimate
-    ratio: Estimate
-    share_map: Float[Tensor, "row column"]
-    norms: list[Estimate]
-    onset: int | None
-    channels: list[tuple[int, float]]
+    rules: dict[str, tuple[float, Estimate]]  # share of the patches, and of the images with one
+    outliers_per_image: Estimate
+    largest_over_median: Estimate  # norm of an image's highest patch over the median of all
+    share_map: Float[Tensor, "row column"]  # share of the images with an outlier there
+    norms: list[Estimate]  # largest patch norm after each block
+    onset: int | None  # first block with an outlier that lasts, median over images
+    channels: list[tuple[int, float]]  # and their shares of the highest token's squared norm
     seed: int = 0
     sinks: FoundSinks | None = None
     by_image: list[dict[str, Any]] = field(default_factory=list)
-    place: Place | None = None
+    place: Place | None = None  # None without outliers in both halves of the images
     neurons: list[Neuron] = field(default_factory=list)
     moved: list[RegisterNeuron] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
-    pictures: list[dict[str, Any]] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    register_norm: Estimate | None = None
+    pictures: list[dict[str, Any]] = field(default_factory=list)  # title -> image or map
+    left_out: dict[str, str] = field(default_factory=dict)  # part -> why it was not measured
+    register_norm: Estimate | None = None  # of an image's highest register after the last block
     answers: Answers | None = None
-    classes: int = 0
-    unwritable: str = ""
-    thumbnails: Thumbnails | None = None
+    unwritable: str = ""  # why `edit` does not write the model, as the end of a sentence
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def has_sinks(self) -> bool | None:
-        """Whether more than 5 % of the images have a sink of patches.
-
-        None where the attention cannot be read.
-        """
+        """Whether more than 5 % of the images have a sink of patches; None if not read."""
         return None if self.sinks is None else self.sinks.patches.value > FEW
 
     @property
     def cell(self) -> str | None:
-        """Outliers, sinks of patches, both or neither; None where the attention cannot be read."""
+        """Outliers, sinks of patches, both or neither; None if attention was not read."""
         if self.has_sinks is None:
             return None
         if self.outliers:
@@ -208,10 +144,8 @@ class Diagnosis:
 
     @property
     def remedy(self) -> list[RegisterNeuron]:
-        """The neurons that are moved, where that takes most outliers away; else none.
-
-        Judged on the images that were not searched: of those with an outlier at most half have
-        one still.
+        """The neurons that are moved, if at most half of the images that were not searched and
+        have an outlier have one still; else none.
         """
         if "moved" not in self.states:
             return []

@@ -1,50 +1,31 @@
 """A diagnosis in words, as JSON, as figures and as one page that needs no network."""
 
-import base64
 import io
 import shlex
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from functools import cache, partial
+from functools import partial
 from math import floor, isfinite, isnan, log10
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from matplotlib.colors import LogNorm, PowerNorm
 from matplotlib.figure import Figure
-from PIL import Image
 
 from helpers import figures
 from helpers.claims.checkpoints import VERSION
 from helpers.measures.outliers import FEW
 from helpers.measures.stats import Estimate
 from helpers.own.diagnose import UNNAMED
-from helpers.own.diagnosis import Diagnosis, Thumbnails
+from helpers.own.diagnosis import Diagnosis
 
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
-DETAILS = {  # name in JSON -> field of a diagnosis
-    "source": "model",
-    "images": "images",
-    "tested": "tested",
-    "images_with_outliers": "images_with_outliers",
-    "rules": "rules",
-    "outliers_per_image": "per_image",
-    "largest_over_median": "ratio",
-    "channels": "channels",
-    "sinks": "sinks",
-    "by_image": "by_image",
-    "place": "place",
-    "neurons": "neurons",
-    "states": "states",
-    "left_out": "left_out",
-    "register_norm": "register_norm",
-    "answers": "answers",
-    "unwritable": "unwritable",
-}
+DETAILS = (  # fields of a diagnosis that its JSON gives in full
+    "images", "tested", "images_with_outliers", "rules", "outliers_per_image",
+    "largest_over_median", "channels", "sinks", "by_image", "place", "neurons", "states",
+    "left_out", "register_norm", "answers", "unwritable",
+)  # fmt: skip
 COLUMNS = {  # of the table of states -> field of a `State`
     "largest norm": "largest",
     "images with outliers": "images_with_outliers",
@@ -87,7 +68,7 @@ def to_json(d: Diagnosis) -> dict[str, Any]:
         "outliers": d.outliers,
         "sinks": d.has_sinks,
         "cell": d.cell,
-        "outliers_per_image": d.per_image.value,
+        "outliers_per_image": d.outliers_per_image.value,
         "images_with_outliers": d.images_with_outliers.value,
         "corner_share": d.place.corners.value if d.place else None,
         "onset_block": d.onset,
@@ -96,7 +77,8 @@ def to_json(d: Diagnosis) -> dict[str, Any]:
         "max_norm_after": d.states["moved"].largest.value if "moved" in d.states else None,
         "n": d.n,
         "moved": [list(x[:2]) for x in d.moved],
-        "details": {name: _plain(getattr(d, part)) for name, part in DETAILS.items()},
+        "details": {"source": _plain(d.model)}
+        | {name: _plain(getattr(d, name)) for name in DETAILS},
         "advice": advice(d),
         "seed": d.seed,
         "provenance": d.provenance,
@@ -151,7 +133,7 @@ def remedy(d: Diagnosis, model: str = "") -> str:
 
 
 def _sentences(d: Diagnosis, remedy: str) -> list[str]:
-    template = _environment().get_template("advice.txt.j2")
+    template = TEMPLATES.get_template("advice.txt.j2")
     lines = template.render(d=d, few=FEW, most_lost=MOST_LOST, remedy=remedy).splitlines()
     return [line.rstrip() for line in lines if line.strip()]
 
@@ -165,34 +147,31 @@ def page(d: Diagnosis, pictures: Mapping[str, tuple[str, str]]) -> str:
     `pictures`: name -> SVG and caption, as `pictures` gives them.
     """
     states = d.states.values()
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            d=d,
-            advice=_sentences(d, ""),
-            remedy=remedy(d),
-            pictures=pictures,
-            columns={
-                name: field
-                for name, field in COLUMNS.items()
-                if any(getattr(state, field) is not None for state in states)
-            },
-            rules=RULES,
-            thumbnails=d.thumbnails and _thumbnails(d.thumbnails),
-        )
+    columns = {
+        name: field
+        for name, field in COLUMNS.items()
+        if any(getattr(state, field) is not None for state in states)
+    }
+    return TEMPLATES.get_template("page.html.j2").render(
+        d=d,
+        advice=_sentences(d, ""),
+        remedy=remedy(d),
+        pictures=pictures,
+        columns=columns,
+        rules=RULES,
     )
 
 
-def pictures(drawn: Mapping[str, tuple[Figure, str]]) -> dict[str, tuple[str, str]]:
-    """Each figure as SVG with its caption; the figures are closed."""
-    found = {name: (svg(figure, name), caption) for name, (figure, caption) in drawn.items()}
-    for figure, _ in drawn.values():
+def pictures(d: Diagnosis) -> dict[str, tuple[str, str]]:
+    """Name -> figure as SVG and its caption, in the order of the page."""
+    found = {}
+    for name, (figure, caption) in draw(d).items():
+        found[name] = _svg(figure, name), caption
         plt.close(figure)
     return found
 
 
-def svg(figure: Figure, name: str) -> str:
+def _svg(figure: Figure, name: str) -> str:
     """A figure as SVG whose identifiers are its own, so that several fit on one page."""
     file = io.StringIO()
     with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
@@ -201,7 +180,7 @@ def svg(figure: Figure, name: str) -> str:
     return text[text.index("<svg") :]
 
 
-def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
+def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
     """Name -> figure and caption, in the order of the page. Close them after use."""
     found = {}
     with plt.rc_context(figures.STYLE):
@@ -236,61 +215,7 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
     return found
 
 
-def _thumbnails(shown: Thumbnails) -> dict[str, Any]:
-    """Each image and its maps as addresses that hold them, and the ends of the scales."""
-    norms = np.asarray(shown.norms).clip(1e-6)
-    kinds = {"patch norms": (norms, "viridis", LogNorm(norms.min(), norms.max()))}
-    if shown.received is not None:
-        received = np.asarray(shown.received).clip(1e-6)
-        scale = PowerNorm(0.5, 0, float(shown.received.max()))
-        kinds["attention received"] = received, "magma", scale
-    rows = []
-    for i, index in enumerate(shown.index):
-        maps = {
-            kind: _data(mpl.colormaps[colours](scale(values[i]), bytes=True)[..., :3], "PNG")
-            for kind, (values, colours, scale) in kinds.items()
-        }
-        rows.append({"index": index, "picture": _data(shown.pictures[i], "JPEG"), "maps": maps})
-    ends = {kind: (scale.vmin, scale.vmax) for kind, (_, _, scale) in kinds.items()}
-    return {"rows": rows, "ends": ends}
-
-
-def _data(pixels: np.ndarray, kind: str) -> str:
-    """A picture as an address that holds it."""
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, kind)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 # ---- Numbers as text
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("helpers.own"),
-        autoescape=select_autoescape(["html.j2"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters |= {
-        "short": lambda estimate: _number(estimate.value),
-        "number": _number,
-        "percent": lambda x: f"{_number(100 * x)} %",
-        "times": _times,
-        "images": lambda state, d: round(state.images_with_outliers.value * d.tested),
-        # A share beyond that of as many random places: 0 there, and 1 where all are.
-        "beyond": lambda share, chance: (share.value - chance) / (1 - chance),
-        "interval": _interval,
-        "ratio": lambda ratio: _interval(ratio) if ratio.value < ONLY else _times(ratio),
-        "share": partial(_interval, share=True),
-        "units": lambda units, between="": between.join(f"{x.block}:{x.unit}" for x in units),
-        "cells": lambda state, columns: [
-            _interval(getattr(state, c), c not in NUMBERS) for c in columns.values()
-        ],
-        "undefined": isnan,
-    }
-    return environment
 
 
 def _number(x: float) -> str:
@@ -318,3 +243,28 @@ def _interval(x: Estimate | None, share: bool = False) -> str:
     value, low, high = (_number(100 * y if share else y) for y in x[:3])
     value += " %" if share else ""
     return value if isnan(x.low) else f"{value} [{low}, {high}]"
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("helpers.own"),
+    autoescape=select_autoescape(["html.j2"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+)
+TEMPLATES.filters |= {
+    "short": lambda estimate: _number(estimate.value),
+    "number": _number,
+    "percent": lambda x: f"{_number(100 * x)} %",
+    "times": _times,
+    "images": lambda state, d: round(state.images_with_outliers.value * d.tested),
+    # A share beyond that of as many random places: 0 there, and 1 where all are.
+    "beyond": lambda share, chance: (share.value - chance) / (1 - chance),
+    "interval": _interval,
+    "ratio": lambda ratio: _interval(ratio) if ratio.value < ONLY else _times(ratio),
+    "share": partial(_interval, share=True),
+    "units": lambda units, between="": between.join(f"{x.block}:{x.unit}" for x in units),
+    "cells": lambda state, columns: [
+        _interval(getattr(state, c), c not in NUMBERS) for c in columns.values()
+    ],
+    "undefined": isnan,
+}

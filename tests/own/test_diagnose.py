@@ -143,8 +143,10 @@ def test_what_is_counted():
     backbone = plant(lambda x: [[5, 6] * (not one) for one in left(x)], {-1: 6})
     found, norms = diagnose(backbone, images), norms_of(backbone, images)
     assert found.rules["median:3"] == (pytest.approx(6 / 112), found.images_with_outliers)
-    assert found.images_with_outliers.value == 3 / 7 and found.per_image.value == 6 / 7
-    assert found.ratio.value == pytest.approx((norms.amax(1) / norms.median()).mean().item())
+    assert found.images_with_outliers.value == 3 / 7 and found.outliers_per_image.value == 6 / 7
+    assert found.largest_over_median.value == pytest.approx(
+        (norms.amax(1) / norms.median()).mean().item()
+    )
     assert found.norms[-1].value == pytest.approx(norms.amax(1).mean().item())
     shares = torch.zeros(4, 4)
     shares[1, 1:3] = 3 / 7
@@ -228,7 +230,7 @@ def test_outliers_in_one_half_alone_give_no_advice(sides):
 def test_what_decides_where_they_stand(places, sentence):
     found, words = said(places, "llllllll")
     assert sentence in words
-    assert len(found.place.positions) == (6 if found.per_image.value == 6 else 4)
+    assert len(found.place.positions) == (6 if found.outliers_per_image.value == 6 else 4)
     assert found.place.usual.value == 1 and found.place.usual.n == 4
 
 

@@ -17,7 +17,7 @@ from helpers.images import load_images
 from helpers.interventions import RegisterNeuron, unwritable
 from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
-from helpers.own import advice, diagnose, drawn, page, pictures, to_json
+from helpers.own import advice, diagnose, page, pictures, to_json
 from helpers.own.diagnose import _Session
 
 
@@ -86,7 +86,7 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
     diagnosis = examined["control-position"]
     name = r"<script>alert(1)</script> $\foo$.pth"
     named = replace(diagnosis, model=diagnosis.model | {"name": name})
-    shown = pictures(drawn(named))
+    shown = pictures(named)
     assert not plt.get_fignums()
     assert list(shown) == [
         *("norm-maps", "attention-maps", "received-maps"),
