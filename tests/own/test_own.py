@@ -1,14 +1,12 @@
 """One model examined: controls whose answer is known, and the commands."""
 
 import json
-import shlex
 import sys
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import timm
 import torch
 
 from helpers.claims import checkpoints
@@ -50,20 +48,6 @@ def test_none_is_found_where_none_was_planted(examined, name):
     assert (found["outliers"], found["images_with_outliers"], found["neurons"]) == (False, 0, [])
     assert found["onset_block"] is None and found["max_norm_after"] is None
     assert advice(examined[name])[0].startswith("No outliers: 0 of 24 images")
-
-
-def test_position_and_content_are_distinguished(examined):
-    content, position = (
-        " ".join(advice(examined[f"control-{kind}"])) for kind in ("content", "position")
-    )
-    assert "Position decides" in position and "Position" not in content
-    assert "content decides" in content.lower()
-
-
-def test_the_neurons_are_judged_on_images_in_which_they_were_not_searched(examined):
-    diagnosis = examined["control-content"]
-    assert diagnosis.tested == 12 and diagnosis.neurons[0].firing.at_outliers.n <= 12
-    assert diagnosis.neurons[0].matched != tuple(diagnosis.neurons[0].neuron[:2])
 
 
 def test_the_file_stands_beside_those_of_the_book(examined):
@@ -177,24 +161,6 @@ def test_right_answers_are_counted(shift):
     assert found.answers.right.value == (labels == named).mean() and found.answers.classes == 5
 
 
-def test_the_command_that_is_printed_runs_as_it_is_pasted(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / r"a;touch x;$\foo$.pth"
-    torch.save(timm.create_model("vit_tiny_patch16_224").state_dict(), path)
-    name = f"file:{path}@vit_tiny_patch16_224"
-    found = diagnose(load_backbone("control-position"), load_images("scenes", 4, 1))
-    shown = found.model | {"name": f"file:{path.name}@vit_tiny_patch16_224"}
-    monkeypatch.setattr("helpers.own.diagnose", lambda *_, **__: replace(found, model=shown))
-    out = ["--images", "scenes", "-n", "4", "--json", "numbers.json", "--out", "page.html"]
-    assert main(["diagnose", name, *out]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if " edit " in line)
-    words = shlex.split(line[line.index("python -m helpers") :])
-    assert words[:5] == ["python", "-m", "helpers", "edit", name]
-    assert main(words[3:]) == 0
-    for file in ("numbers.json", "page.html", "edited/README.md", "edited/config.json"):
-        assert str(tmp_path) not in (tmp_path / file).read_text()
-
-
 def test_what_edit_writes_has_no_outliers(tmp_path, monkeypatch):
     """The same images in both, and a register with the norm of the former outliers."""
     monkeypatch.chdir(tmp_path)
@@ -237,14 +203,6 @@ def test_the_halves_share_no_image_and_the_other_one_is_tested():
     session = _Session(load_backbone("control-clean"), load_images("scenes", 5), False, 0, {})
     every = load_images("scenes", 5).ids
     assert (session.learn.ids, session.test.ids) == (every[::2], every[1::2])
-
-
-def test_the_first_block_with_outliers_is_that_of_most_images(monkeypatch):
-    onsets = torch.tensor([-1, 1, 1, 1, 5, 5])
-    module = sys.modules["helpers.own.diagnose"]  # whose name is that of its function
-    monkeypatch.setattr(module, "onset_block", lambda norms: onsets)
-    found = diagnose(load_backbone("control-position"), load_images("scenes", 6, 1))
-    assert found.onset == 1
 
 
 COUNTS = (1, 2, 3, 5, 10)

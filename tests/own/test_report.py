@@ -10,7 +10,7 @@ import torch
 
 from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
-from helpers.measures.stats import NONE, Estimate
+from helpers.measures.stats import Estimate
 from helpers.own import Diagnosis, advice, draw, page, pictures, to_json
 from helpers.own.diagnosis import Answers, FoundSinks, Neuron, Place, State
 from helpers.own.report import RULES, _number
@@ -155,19 +155,6 @@ def test_position_or_content(place, words):
 
 
 @pytest.mark.parametrize(
-    "ratio, words",
-    [
-        (of(99_999.0), "100,000 times as active"),
-        (of(1e5), "active at outliers alone"),
-        (NONE, "silent at both"),
-    ],
-)
-def test_how_a_neuron_fires(ratio, words):
-    neuron = replace(WITH.neurons[0], firing=fires(ratio))
-    assert f"neuron 2 of block 1 is {words}" in advice(replace(WITH, neurons=[neuron]))[2]
-
-
-@pytest.mark.parametrize(
     "number, text",
     [
         *((10400.0, "10,400"), (1e6, "1,000,000"), (123456.0, "123,000"), (99.96, "100")),
@@ -178,46 +165,29 @@ def test_numbers_have_one_form(number, text):
     assert _number(number) == text
 
 
-def test_registers_and_labels_are_named():
-    sinks = replace(SINKS, received=SINKS.received | {"registers": [of(0.1), of(0.3)]})
-    model = WITHOUT.model | {"registers": 4}
-    found = replace(WITHOUT, model=model, register_norm=of(530.0), sinks=sinks)
-    words = " ".join(advice(found))
-    assert "of the model's 4 has a norm of 530" in words and "get 30 % of all attention" in words
-    for right, commonest, chance in ((0.0, 0.1, True), (0.2, 0.1, False), (0.75, 1.0, False)):
-        found = replace(WITHOUT, answers=Answers(of(right, 20), commonest, (0, 9), 1000))
-        (line,) = [x for x in advice(found) if x.startswith("Labels:")]
-        assert f"{round(20 * right)} of 20 answers are right" in line
-        assert ("the commonest label" in line) == chance
-
-
 def cells(text):
     return [cell.partition("<")[0] for cell in text.split("<td>")[1:]]
 
 
 def test_the_cells_of_the_page():
-    rules = {
-        "median:3": (0.0125, of(0.5)),
-        "mad:10": (0.0, Estimate(0.25, nan, nan, 1)),
-        "none": (0.0, NONE),
-    }
-    text = page(replace(WITH, rules=rules), {"one": ("<svg></svg>", "what it is")})
-    assert cells(text)[:12] == [
-        "median:3", RULES["median:3"], "1.25 %", "50 % [40, 60]",
-        "mad:10", RULES["mad:10"], "0 %", "25 %", "none", "", "0 %", "-"
-    ]  # fmt: skip
+    text = page(WITH, {"one": ("<svg></svg>", "what it is")})
+    assert cells(text)[:4] == ["median:3", RULES["median:3"], "1.25 %", "75 % [65, 85]"]
     assert "<svg></svg><figcaption>what it is" in text
     # A column for what any state has.
     heads = [head.partition("<")[0] for head in text.split("<th scope='col'>")[1:]]
     at = heads.index("state")
-    assert heads[at : at + 6] == [
-        "state", "largest norm", "images with outliers", "norm of the appended token",
-        "same answer", "cosine of the feature"
-    ]  # fmt: skip
+    assert heads[at + 3 : at + 5] == ["norm of the appended token", "same answer"]
     at = cells(text).index("before")
     assert cells(text)[at : at + 6] == [
         "before", "300 [300, 300]", "80 % [70, 90]", "-", "100 % [90, 110]", "0.987 [0.887, 1.09]"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "right, commonest, chance", [(0.0, 0.1, True), (0.2, 0.1, False), (0.75, 1.0, False)]
+)
+def test_answers_by_chance(right, commonest, chance):
+    assert Answers(of(right, 20), commonest, (0, 9), 1000).by_chance == chance
 
 
 @pytest.mark.parametrize(
