@@ -7,13 +7,8 @@ from helpers.models.attention import Attention, TimmAttention, Update
 from helpers.models.backbone import Backbone
 from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
 from helpers.models.converted import published_head
-from helpers.models.family import ModelUnavailable, portable
-from helpers.models.load import (
-    backbone_of,
-    known,
-    load_backbone,
-    token_layout,
-)
+from helpers.models.family import ModelUnavailable
+from helpers.models.load import backbone_of, known, load_backbone, token_layout
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.posthoc import PostHoc
 from helpers.models.records import (

@@ -1,10 +1,8 @@
-"""What all loaders of models share: image size and framing, files on this machine, and what is
-said of weights that are not here.
-"""
+"""What all loaders of models share: size and framing of images, and where files lie."""
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -45,10 +43,8 @@ class Framing(NamedTuple):
         )
         if self.fit or below == self.size:
             return below
-        raise ValueError(
-            "image size {}x{} is not divisible by the patch size {}x{} ".format(*self.size, *patch)
-            + f"of '{name}'"
-        )
+        sides = "image size {}x{} is not divisible by the patch size {}x{}"
+        raise ValueError(sides.format(*self.size, *patch) + f" of '{name}'")
 
     def recipe(self, data: dict[str, Any], resized: bool) -> dict[str, Any]:
         """The preprocessing `data` of a timm model, which has another image size if `resized`."""
@@ -68,12 +64,9 @@ def loading(name: str) -> Iterator[None]:
         yield
     except (OSError, EntryNotFoundError) as error:
         gated = any(isinstance(x, GatedRepoError) for x in (error, error.__context__))
-        reason = (
-            "is gated: accept its terms on the hub and log in"
-            if gated
-            else "is not in the Hugging Face cache, and the hub did not give it (no network, "
-            "HF_HUB_OFFLINE set, or file missing)"
-        )
+        reason = "is not in the Hugging Face cache, and the hub did not give it"
+        if gated:
+            reason = "is gated: accept its terms on the hub and log in"
         raise ModelUnavailable(f"'{name}' {reason}") from error
     except (RuntimeError, UnpicklingError, SafetensorError) as error:
         raise ValueError(f"the weights of '{name}' do not load: {error}") from error
@@ -119,21 +112,3 @@ def nameless(name: str) -> str:
     if not prefix or not (place if prefix in FILES else place / "config.json").is_file():
         return name
     return f"{prefix}{place.resolve().name}" + (architecture and f"@{architecture}")
-
-
-def portable(names: Sequence[str]) -> list[str]:
-    """`names` with those of local models shortened to the last part of their path.
-
-    REGISTERS_MODELS then lists their folders, so that this process and those it starts find them.
-    Raises ValueError where two of them would have one name.
-    """
-    short = [nameless(name) for name in names]
-    for name, own in zip(names, short, strict=True):
-        if own == name:
-            continue
-        place = located(parts_of(name)[1]).resolve()
-        folders = [x for x in os.environ.get(FOLDERS, "").split(os.pathsep) if x]
-        os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys([*folders, str(place.parent)]))
-        if located(place.name).resolve() != place:
-            raise ValueError(f"two models would be called {own!r} in a result; rename one")
-    return short

@@ -1,6 +1,5 @@
 """Registers that were trained into a finished model: a published checkpoint, and the difference
-that this project ships with the digest of the weights that it belongs to. Files as those of
-`helpers.models.trained`.
+that this project ships with the digest of the weights that it belongs to.
 """
 
 import copy
@@ -26,8 +25,6 @@ FREE = re.compile(
     r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
 )
 UNITS = re.compile(r"(\d+:\d+(,\d+:\d+)*)?")
-_FROM_ZERO = ("registers", "warmup", "seed", "n_train", "n_test")
-_SHARES = ("shift", "ema")
 _CHOICES = {
     "tokens": ("learnt", "fixed"),
     "target": ("own", "test-time", "mean", "median"),
@@ -100,17 +97,13 @@ class PostHoc:
     precision: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        """Raise ValueError where it cannot be trained."""
-        trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
+        """Raise ValueError where it would train something else."""
+        trained.check_recipe(self, _CHOICES)
         if not FREE.fullmatch(self.free):
             raise ValueError(f"free is {self.free!r}; give e.g. blocks:5-6,8 or low-rank:4@5-6,8")
         for name in ("neurons", "removed"):
             if not UNITS.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT,BLOCK:UNIT")
-        if self.free == "registers" and (not self.registers or self.tokens == "fixed"):
-            raise ValueError("free is 'registers', and there is none that learns")
-        if not self.patches + self.cls + self.labels:
-            raise ValueError("the weights of patches, cls and labels are all 0")
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -150,7 +143,9 @@ class Adapted(nn.Linear):
 
 def base_of(recipe: PostHoc) -> Backbone:
     """The finished model; ValueError for one that registers cannot be added to."""
-    backbone = _base(recipe.base)
+    trained_here = recipe.base.startswith(trained.PREFIXES)
+    load = trained.load_backbone if trained_here else timm_family.load
+    backbone = load(recipe.base, True, Framing())
     model, layout = backbone.model, backbone.layout
     if type(model) is not VisionTransformer or model.pos_embed is None or layout.distillation:
         raise ValueError(f"'{recipe.base}' is no VisionTransformer of timm with positions")
@@ -159,12 +154,6 @@ def base_of(recipe: PostHoc) -> Backbone:
     if recipe.cls and not layout.cls:
         raise ValueError(f"'{recipe.base}' has no [CLS] to match; give cls=0")
     return backbone
-
-
-def _base(name: str) -> Backbone:
-    own = name.startswith(trained.PREFIXES)
-    load = trained.load_backbone if own else timm_family.load
-    return load(name, True, Framing())
 
 
 def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
@@ -209,9 +198,8 @@ def _free(model: VisionTransformer, recipe: PostHoc) -> Iterator[nn.Parameter]:
 
 def free_blocks(recipe: PostHoc) -> list[int]:
     """The blocks that `recipe.free` names."""
-    ranges = [
-        one.split("-") for one in (FREE.fullmatch(recipe.free)["blocks"] or "").split(",") if one
-    ]
+    blocks = FREE.fullmatch(recipe.free)["blocks"]
+    ranges = [part.split("-") for part in blocks.split(",")] if blocks else []
     return sorted({block for ends in ranges for block in range(int(ends[0]), int(ends[-1]) + 1)})
 
 
@@ -259,22 +247,13 @@ def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
     trained.write_weights(path, changed, recipe, base=digest)
 
 
-def read(path: Path) -> tuple[PostHoc, str | None, dict[str, Tensor]]:
-    """Recipe, digest of the checkpoint's weights, and what was changed in them, in float32."""
-    recipe, about, changed = trained.read_weights(path, PostHoc)
-    return recipe, about.get("base"), changed
-
-
 def load(name: str) -> Backbone:
     """The model called `name` in float32, at the size of its base, whose weights must be here."""
     path = trained.path_of(name)
-    recipe, digest, changed = read(path)
+    recipe, about, changed = trained.read_weights(path, PostHoc)
     base = base_of(recipe)
-    if base.weights_hash != digest:
-        raise ValueError(
-            f"{path.name} belongs to other weights of '{recipe.base}' (sha256 {digest}, here "
-            f"{base.weights_hash})"
-        )
+    if base.weights_hash != about.get("base"):
+        raise ValueError(f"{path.name} belongs to other weights of '{recipe.base}'")
     if recipe.registers:
         modeling.add_registers(base.model, recipe.registers, {})
     state = base.model.state_dict()
@@ -284,7 +263,7 @@ def load(name: str) -> Backbone:
             state[own] += changed[key] @ changed[f"{own}.down"]
         elif state[key].shape == changed[key].shape:
             state[key] += changed[key]
-        else:
+        else:  # torch would broadcast it
             raise ValueError(f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}")
     for block, unit in units(recipe.removed):
         base.model.blocks[block].mlp.fc2.weight[:, unit] = 0

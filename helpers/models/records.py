@@ -16,14 +16,6 @@ Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
-_COLUMNS = {  # of `training_table`, and how the trainings of one number of registers are joined
-    "trainings": "sum",
-    "images with an outlier, at most (%)": "max",
-    "norm ratio of the last block, at most": "max",
-    "norm ratio of any block, at most": "max",
-    "accuracy at the end (%)": "mean",
-}
-
 
 def trained_families(
     models: Sequence[str], twins: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
@@ -34,13 +26,13 @@ def trained_families(
         twins: for each model what stands for its twin with the most registers of `counts`, in a
             family of two with the first of `seeds`; "" for a model that this project trained.
     """
-    first, found = next(iter(seeds), 0), {}
-    for model, twin in zip(models, twins, strict=True):
-        if twin:
-            found[model] = {(0, first): model, (max(counts), first): twin}
-        else:
-            found[model] = trained.family(model, counts, seeds)
-    return found
+    first = next(iter(seeds), 0)
+    return {
+        model: {(0, first): model, (max(counts), first): twin}
+        if twin
+        else trained.family(model, counts, seeds)
+        for model, twin in zip(models, twins, strict=True)
+    }
 
 
 def trained_seeds(
@@ -125,8 +117,7 @@ def _table(
 def sink_table(records: Mapping[str, Records]) -> pd.DataFrame:
     """One row for each training on a task that requires a sink (training/sinks.py).
 
-    What it came to at its end, and when sink and outlier first appeared. One with sigmoid attention
-    says nothing of sinks.
+    At its end, and when sink and outlier first appeared; nothing of sinks with sigmoid attention.
     """
     return _table(records, lambda recipe: SinkTask(task=recipe["task"]), _of_sinks).round(1)
 
@@ -159,14 +150,20 @@ def training_table(records: Mapping[str, Records]) -> pd.DataFrame:
     norm ratios, and the mean accuracy at the ends.
     """
     table = _table(records, lambda recipe: Recipe(), _of_training)
-    return table.groupby(level=[0, 1, 2], sort=False).agg(_COLUMNS).round(1)
+    joined = dict.fromkeys(table, "max")
+    joined |= {"trainings": "sum", "accuracy at the end (%)": "mean"}
+    return table.groupby(level=[0, 1, 2], sort=False).agg(joined).round(1)
 
 
 def _of_training(history: pd.DataFrame) -> dict[str, Any]:
     after = history[1:]
-    ratios, end = after.norm_ratio, history.iloc[-1]
-    share, last, most = after.outlier_images.max(), ratios.str[-1].max(), ratios.map(max).max()
-    return dict(zip(_COLUMNS, (1, 100 * share, last, most, end.accuracy), strict=True))
+    return {
+        "trainings": 1,
+        "images with an outlier, at most (%)": 100 * after.outlier_images.max(),
+        "norm ratio of the last block, at most": after.norm_ratio.str[-1].max(),
+        "norm ratio of any block, at most": after.norm_ratio.map(max).max(),
+        "accuracy at the end (%)": history.accuracy.iloc[-1],
+    }
 
 
 def end_table(records: Mapping[str, Records]) -> pd.DataFrame:

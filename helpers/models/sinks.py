@@ -24,8 +24,6 @@ _CHOICES = {
     "attention": ("softmax", "sigmoid"),
     "optimizer": ("adamw", "sgd"),
 }
-_FROM_ZERO = ("registers", "cls", "warmup", "seed")
-_SHARES = ("cls", "ema")
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,8 @@ class SinkTask:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise ValueError where it cannot be trained."""
-        trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
-        if self.width % self.heads:
-            raise ValueError(f"{self.heads} heads must divide width {self.width}")
+        """Raise ValueError where it would train something else."""
+        trained.check_recipe(self, _CHOICES)
 
 
 class SigmoidAttention(Attention):

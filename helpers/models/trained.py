@@ -1,14 +1,12 @@
 """The models that this project trained: `NAME.safetensors`, whose metadata hold the recipe, and
-`NAME.json`, the record (recipe, history of the training, device, time, energy). Both lie in
-`helpers/weights` for the models that are shipped; 'scratch:PATH' reads any other.
+`NAME.json`, the record. Both lie in `helpers/weights` for the models that are shipped.
 """
 
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -38,9 +36,6 @@ SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
-# The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
-_FROM_ZERO = ("registers", "warmup", "seed")
-_SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
 _CHOICES = {"pool": ("token", "avg"), "objective": ("supervised", "self-distillation")}
 
 
@@ -102,37 +97,16 @@ class Recipe:
     prototypes: int = 256
 
     def __post_init__(self) -> None:
-        """Raise ValueError where it cannot be trained."""
-        check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
-        if self.image_size % self.patch_size or self.width % self.heads:
-            raise ValueError(
-                f"patch size {self.patch_size} must divide image size {self.image_size}, and "
-                f"{self.heads} heads width {self.width}"
-            )
-        if self.batch_size % 2:
-            raise ValueError(f"batch_size is {self.batch_size}; mixing takes images in pairs")
+        """Raise ValueError where it would train something else."""
+        check_recipe(self, _CHOICES)
+        if self.image_size % self.patch_size:  # timm would leave pixels out
+            raise ValueError(f"patch size {self.patch_size} must divide {self.image_size}")
 
 
-def check_fields(
-    recipe: Any,
-    from_zero: Iterable[str],
-    shares: Iterable[str],
-    choices: Mapping[str, Iterable[str]],
-) -> None:
-    """Raise ValueError where a field of a recipe, a dataclass, is out of range.
-
-    A text in `choices` is one of them; of numbers, `shares` end at 1, whole ones begin at 1 but for
-    those in `from_zero`, all others at 0.
-    """
-    for field in fields(recipe):
-        name, value = field.name, getattr(recipe, field.name)
-        if field.type is not str:
-            least = int(field.type is int and name not in from_zero)
-            most = 1 if name in shares else sys.float_info.max
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value}; give {least} to {most:g}")
-        elif name in choices:
-            check_choice(name, value, choices[name])
+def check_recipe(recipe: Any, choices: Mapping[str, Iterable[str]]) -> None:
+    """Raise ValueError for a word that is none of its field's `choices`, or odd checkpoints."""
+    for name, known in choices.items():
+        check_choice(name, getattr(recipe, name), known)
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
         raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps")
 
@@ -195,8 +169,9 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
         (count, seed): f"{head}{name_of('cpu', count, seed, '')}{tail}"
         for seed, count in itertools.product(seeds, registers)
     }
-    if missing := [member for member in members.values() if not path_of(member).is_file()]:
-        raise ValueError(f"the weights of {missing[0]!r} are not there; train it, or leave it out")
+    for member in members.values():
+        if not path_of(member).is_file():
+            raise ValueError(f"the weights of {member!r} are not there; train it, or leave it out")
     return members
 
 
