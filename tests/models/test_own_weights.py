@@ -3,7 +3,6 @@ lie."""
 
 import copy
 import json
-import os
 import re
 import sys
 from argparse import Namespace
@@ -19,14 +18,7 @@ from zoo import build, pixels, randomise
 from helpers.capture import NeuronActivation, Output, PatchNorms, capture
 from helpers.interventions import test_time_registers as moved
 from helpers.interventions import write_model
-from helpers.models import (
-    PLANTED_BLOCK,
-    REGISTER_NEURON,
-    OpenClipBackbone,
-    known,
-    load_backbone,
-    portable,
-)
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, OpenClipBackbone, load_backbone
 
 ARCH = "vit_tiny_patch16_224"
 FEW = {"depth": 2, "embed_dim": 24, "num_heads": 3}  # so that a test writes and computes little
@@ -337,18 +329,3 @@ def test_provenance_has_the_digest_and_not_the_path(saved, tmp_path):
     assert str(tmp_path) not in json.dumps(said)
     other = load_backbone(saved(lambda w: prefixed("module.", w)))
     assert other.weights_hash == said["weights_hash"]
-
-
-def test_names_without_folders_are_found_by_the_variable(tmp_path, monkeypatch):
-    elsewhere = str(tmp_path / "elsewhere")
-    monkeypatch.setattr(os, "environ", {**os.environ, "REGISTERS_MODELS": elsewhere})
-    for path in ("one/one.pth", "two/two.pth", "two/one.pth"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        torch.save({}, tmp_path / path)
-    one, two = f"file:{tmp_path}/one/one.pth@{ARCH}", f"file:{tmp_path}/two/two.pth@{ARCH}"
-    short = portable([one, "control-clean", two, "hf-hub:a/b"])
-    assert short == [f"file:one.pth@{ARCH}", "control-clean", f"file:two.pth@{ARCH}", "hf-hub:a/b"]
-    assert known(short[2]) and elsewhere in os.environ["REGISTERS_MODELS"]
-    assert portable(short) == short
-    with pytest.raises(ValueError, match="file:one.pth"):
-        portable([one, f"file:{tmp_path}/two/one.pth@{ARCH}"])
