@@ -42,9 +42,8 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
             case "gaussian-noise":
                 pixels = v2.GaussianNoise(sigma=strength)(pixels)
             case "blur":
-                reach = min(
-                    math.ceil(3 * strength), min(height, width) - 1
-                )  # the padding reflects, and cannot exceed the image
+                # The padding reflects, and cannot exceed the image.
+                reach = min(math.ceil(3 * strength), min(height, width) - 1)
                 pixels = v2.GaussianBlur(2 * reach + 1, sigma=strength)(pixels)
             case "contrast":
                 pixels = v2.functional.adjust_contrast(pixels, strength)
@@ -72,14 +71,11 @@ def change(
     width, height = image.size
     match kind:
         case "constant":
-            return Image.new(
-                "RGB", image.size, (round(ImageStat.Stat(image.convert("L")).mean[0]),) * 3
-            )
+            grey = round(ImageStat.Stat(image.convert("L")).mean[0])
+            return Image.new("RGB", image.size, (grey,) * 3)
         case "noise":
-            pixels = np.random.default_rng(_seed(key)).integers(
-                0, 256, (height, width, 3), dtype=np.uint8
-            )
-            return Image.fromarray(pixels)
+            rng = np.random.default_rng(_seed(key))
+            return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
         case "rolled":
             return ImageChops.offset(image, width // 2, height // 2)
         case "padded":
@@ -90,9 +86,8 @@ def change(
         case "flipped":
             return ImageOps.mirror(image)
         case _:  # cropped
-            return image.resize(
-                image.size, box=(width / 4, height / 4, 3 * width / 4, 3 * height / 4)
-            )
+            box = (width / 4, height / 4, 3 * width / 4, 3 * height / 4)
+            return image.resize(image.size, box=box)
 
 
 def _seed(key: str) -> int:

@@ -17,22 +17,15 @@ def load_train_test(
     """Load images to learn on and images to test on, with a label each and no picture in both.
 
     Two images are the same picture where all their pixels are, whatever their names and files.
-
     Where both names are the same, one choice of n_train + n images is divided: the first n_train
-    are for training, and copies of a picture stay with the first of them. With `by` whole groups of
-    images stay together; the groups are taken in a seeded order, and the cut is where the number of
-    training images comes nearest to n_train. Two data sets are each loaded with the seed. Images
-    that do not decode are missing from their set (from the test set, where one choice is divided).
+    are for training, and copies of a picture stay with the first of them.
 
     Args:
         train, test: names as for `load_images`.
         n_train, n: numbers of training and test images.
         seed: of the choice.
-        by: a column whose values must not lie in both sets, such as 'patient'.
-
-    Raises:
-        ValueError: images without labels; different classes; no value of `by`, one value in both
-            data sets, or one group only; the same picture in both, or under two values of `by`.
+        by: a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
+            in a seeded order, up to where the training images come nearest to n_train.
     """
     if min(n_train, n) < 1:
         raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")
@@ -58,12 +51,8 @@ def load_train_test(
 def load_segments(names: Sequence[str], counts: Sequence[int], seed: int = 0) -> tuple[Images, ...]:
     """Load several sets of images whose pixels have classes; no two sets share a picture.
 
-    Where a name comes more than once, one choice of images is divided in the order of the names.
-
-    Args:
-        names: as for `load_images`.
-        counts: of the images of each.
-        seed: of the choices.
+    `names` as for `load_images`, with the number of images of each. Where a name comes more than
+    once, one choice of images is divided in the order of the names.
     """
     if min(counts) < 1:
         raise ValueError(f"{min(counts)} images in one of the sets; take at least 1")
@@ -95,9 +84,7 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
         values = _groups(images, by)
         for index, original in enumerate(copied):
             if values[index] != values[original]:
-                raise ValueError(
-                    f"the same picture {images.ids[index]!r} has different values of {by!r}"
-                )
+                raise ValueError(f"the picture {images.ids[index]!r} has two values of {by!r}")
         digests = [digest_of(f"{images.seed}:{value}") for value in values]
         group = np.unique(digests, return_inverse=True)[1]
     ends = np.bincount(group).cumsum()  # the number of images in the first 1, 2, ... groups
@@ -108,11 +95,7 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
 
 def _groups(images: Images, by: str) -> list[str]:
     """The value of the column `by` for each image."""
-    if by not in images.columns:
-        raise ValueError(
-            f"{images.name!r} has no column {by!r}; it has {', '.join(images.columns)}"
-        )
-    values = images.columns[by]
+    values = images.columns.get(by, [None] * len(images))
     if None in values:
         raise ValueError(f"{images.name!r} has no {by!r} for {values.count(None)} of its images")
     return [str(value) for value in values]

@@ -3,7 +3,6 @@
 Every source but what is drawn is opened as a `datasets.Dataset`, whose rows tables.py reads.
 """
 
-import difflib
 import glob
 import heapq
 import os
@@ -11,7 +10,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +31,10 @@ SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
 LARGE = 100_000  # images in a split of the hub that is streamed where some of them are asked for
 PAIRED = {"images", "masks"}  # folders of images and their masks
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
-FORMS = {
-    **{name: recipe_name(name) for name in DRAWN},
-    "photographs": "photographs",
-    "hf": "hf:OWNER/NAME/SPLIT",
-    "data": "data:NAME/SPLIT",
-    "folder": "folder:PATH",
-    "parquet": "parquet:PATH",
-}
+FORMS = (
+    *map(recipe_name, DRAWN),
+    *("photographs", "hf:OWNER/NAME/SPLIT", "data:NAME/SPLIT", "folder:PATH", "parquet:PATH"),
+)
 # The photographs among the images that scikit-image installs with itself (the others are drawings,
 # logos and test patterns).
 _PHOTOGRAPHS = (
@@ -54,9 +48,9 @@ _PHOTOGRAPHS = (
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     """Load `n` images of the data set `name` (all where n is None).
 
-    The images are the `n` with the smallest sha256('SEED:ID'), in that order: the choice does not
-    depend on how the data set lists them, and a smaller choice is the beginning of a larger one.
-    Those that do not decode are left out.
+    They are those with the smallest sha256('SEED:ID'), in that order: the choice does not depend on
+    how the data set lists them, and a smaller one is the beginning of a larger one. Images that do
+    not decode are left out.
 
     The id of an image is its path below the folder; in a table, the first column of
     `tables.ID_COLUMNS` or else the image's own file name, where that is given and different in
@@ -102,9 +96,7 @@ def check_name(name: str) -> None:
     known = known or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"[^./][^/]*/[^./][^/]*", rest)):
         return
-    close = difflib.get_close_matches(kind, FORMS, n=1)
-    hint = f"did you mean {FORMS[close[0]]!r}? " if close else ""
-    raise ValueError(f"unknown data set {name!r}; {hint}known: {', '.join(FORMS.values())}")
+    raise ValueError(f"unknown data set {name!r}; known: {', '.join(FORMS)}")
 
 
 def _scenes(name: str, n: int, seed: int) -> Images:
@@ -205,7 +197,6 @@ def _tell_failures(name: str, failures: dict[str, Exception], n: int) -> None:
 
 
 # ---- The table behind each name
-# --------------------------------------------------------------------------------------------------
 
 
 def _opened(name: str, n: int | None, seed: int) -> "datasets.Dataset":
@@ -253,41 +244,37 @@ def _from_folder(root: Path) -> "datasets.Dataset":
 
 def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
     """Images with their masks, of the folders `PAIRED`."""
-    import datasets
-
-    images, masks = (
-        {
-            path.relative_to(folder).with_suffix(""): path
-            for path in relative
-            if path.parts[0] == folder
-        }
-        for folder in ("images", "masks")
-    )
+    images, masks = {}, {}
+    for path in relative:
+        folder, *parts = path.with_suffix("").parts
+        (images if folder == "images" else masks)[tuple(parts)] = path
     if odd := sorted(images.keys() ^ masks.keys()):
-        raise ValueError(f"{odd[0]} in {str(root)!r} is not both in images/ and in masks/")
-    table = {
-        "id": [path.as_posix() for path in images.values()],
-        "image": [str(root / path) for path in images.values()],
-        "mask": [str(root / masks[key]) for key in images],
-    }
-    if all(len(path.parts) > 1 for path in images):
-        table["sequence"] = [path.parts[0] for path in images]
-    pairs = datasets.Dataset.from_dict(table)
-    for column in ("image", "mask"):
-        pairs = pairs.cast_column(column, datasets.Image(decode=False))
-    return pairs
+        path = "/".join(odd[0])
+        raise ValueError(f"{path} in {str(root)!r} is not both in images/ and in masks/")
+    columns = {"mask": [str(root / masks[key]) for key in images]}
+    if all(len(key) > 1 for key in images):
+        columns["sequence"] = [key[0] for key in images]
+    return _files(root, list(images.values()), columns)
 
 
 def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
+    """Images, with their folders as labels where all lie in one."""
+    columns = {}
+    if all(len(path.parts) > 1 for path in relative):
+        columns["label"] = [path.parts[0] for path in relative]
+    return _files(root, relative, columns)
+
+
+def _files(root: Path, images: list[Path], columns: dict[str, list[str]]) -> "datasets.Dataset":
     import datasets
 
-    table = {
-        "id": [path.as_posix() for path in relative],
-        "image": [str(root / path) for path in relative],
-    }
-    if all(len(path.parts) > 1 for path in relative):
-        table["label"] = [path.parts[0] for path in relative]
-    return datasets.Dataset.from_dict(table).cast_column("image", datasets.Image(decode=False))
+    names = [path.as_posix() for path in images]
+    files = {"id": names, "image": [str(root / name) for name in names]}
+    dataset = datasets.Dataset.from_dict(files | columns)
+    for column in ("image", "mask"):
+        if column in dataset.features:
+            dataset = dataset.cast_column(column, datasets.Image(decode=False))
+    return dataset
 
 
 def _parquet_files(kind: str, rest: str) -> list[Path]:
@@ -324,21 +311,8 @@ def _from_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     ]
     if not files:
         raise ValueError(f"{name!r} has no images")
-    with _without_bars():
-        return datasets.load_dataset("parquet", data_files=files, split="train")
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    import datasets
-
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
+    datasets.disable_progress_bars()  # which would stand in the outputs of notebooks
+    return datasets.load_dataset("parquet", data_files=files, split="train")
 
 
 def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
@@ -364,13 +338,7 @@ def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
         return datasets.Dataset.from_generator(
             _smallest,
             features=datasets.Features({**features, image: file}),
-            gen_kwargs={
-                "repository": repository,
-                "files": own,
-                "image": image,
-                "n": n,
-                "seed": seed,
-            },
+            gen_kwargs=dict(repository=repository, files=own, image=image, n=n, seed=seed),
         )
     # The files of this split alone: else the library fetches and prepares all splits of a data set
     # before it gives one.

@@ -34,10 +34,7 @@ SCENES = {
 """The names of the classes, ten in each data set of scenes."""
 CLASS_NAMES = SCENES["scenes"]
 _CORNERS = {"disc": 120, "triangle": 3, "square": 4, "hexagon": 6, "star": 5, "gear": 10}
-_INNER_RADIUS = {
-    "star": 0.45,
-    "gear": 0.75,
-}  # of an outer radius of 1; the other shapes are regular polygons
+_INNER_RADIUS = {"star": 0.45, "gear": 0.75}  # of an outer radius of 1; the others are polygons
 _TEXTURES = ("striped", "checked", "dotted", "speckled")
 # Pairs of background kinds. Nearly every scene has a flat region, and patches that are not flat to
 # compare it with.
@@ -48,17 +45,11 @@ _ROWS, _COLUMNS = np.mgrid[:SIZE, :SIZE].astype(np.float32) + 0.5
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture with its ground truth.
-
-    Attributes:
-        pixels: RGB.
-        label: index into the set's SCENES of the objects' class; all objects of a scene share it.
-        masks: the visible pixels of each object; the main object comes first.
-    """
+    """One picture with its ground truth."""
 
     pixels: UInt8[np.ndarray, "224 224 3"]
-    label: int
-    masks: Bool[np.ndarray, "object 224 224"]
+    label: int  # of all objects
+    masks: Bool[np.ndarray, "object 224 224"]  # visible pixels; the main object comes first
 
     @property
     def boxes(self) -> Float32[np.ndarray, "object 4"]:
@@ -89,15 +80,11 @@ def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
 
 
 def _background(rng: np.random.Generator) -> np.ndarray:
-    """(224, 224, 3) uint8: two regions of different kinds on the sides of a line.
-
-    The line has uniform direction and uniform offset over the square's extent across it, so that a
-    patch is cut with probability 1/14 wherever it lies.
+    """(224, 224, 3) uint8: two regions of different kinds on the sides of a line, of uniform
+    direction and offset, so that a patch is cut with probability 1/14 wherever it lies.
     """
     kinds = rng.permutation(_KINDS[rng.choice(len(_KINDS), p=_KIND_WEIGHTS)])
-    values = rng.permutation(
-        [rng.uniform(0.3, 0.5), rng.uniform(0.6, 0.8)]
-    )  # one region dark, one light
+    values = rng.permutation([rng.uniform(0.3, 0.5), rng.uniform(0.6, 0.8)])  # dark and light
     regions = [_region(rng, kind, value) for kind, value in zip(kinds, values, strict=True)]
     across = _ramp(rng.uniform(0, 2 * np.pi))
     return np.where((across < rng.uniform())[..., None], *regions)
@@ -110,22 +97,17 @@ def _region(rng: np.random.Generator, kind: str, value: float) -> np.ndarray:
         return _rgb(hue, saturation, value).astype(np.uint8)
     spread = 0.2 if kind == "gradient" else rng.uniform(0.08, 0.14)
     dark, light = (_rgb(hue, saturation, value + sign * spread) for sign in (-1, 1))
-    # The gradient spans at least 80 levels, hence several levels in each patch: smooth, never flat
-    # after rounding.
-    weight = (
-        _ramp(rng.uniform(0, 2 * np.pi))
-        if kind == "gradient"
-        else _texture(rng, rng.choice(_TEXTURES), _ROWS, _COLUMNS)
-    )
-    return _mix(dark, light, weight)
+    if kind == "gradient":  # at least 80 levels, hence several in each patch: never flat
+        return _mix(dark, light, _ramp(rng.uniform(0, 2 * np.pi)))
+    return _mix(dark, light, _texture(rng, rng.choice(_TEXTURES), _ROWS, _COLUMNS))
 
 
 def _centres(rng: np.random.Generator) -> list[np.ndarray]:
     """Centres (row, column) of the objects, the main one first.
 
-    The main object's centre is uniform in the picture. Alone it would leave the borders emptier
-    than the middle, so a second object has its centre uniform in a frame around the picture that
-    has the picture's area. In half of the scenes a third one lies anywhere in picture and frame.
+    It is uniform in the picture. Alone it would leave the borders emptier than the middle, so a
+    second one is uniform in a frame around the picture that has the picture's area. In half of the
+    scenes a third one lies anywhere in picture and frame.
     """
     side = SIZE * np.sqrt(2)
     main, third = rng.uniform(0, SIZE, 2), rng.uniform(-side / 2, side / 2, 2) + SIZE / 2
@@ -136,10 +118,7 @@ def _centres(rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _draw_object(
-    pixels: np.ndarray,
-    rng: np.random.Generator,
-    class_name: str,
-    centre: np.ndarray,
+    pixels: np.ndarray, rng: np.random.Generator, class_name: str, centre: np.ndarray
 ) -> np.ndarray:
     """Draw one object into `pixels` and return its mask (224, 224)."""
     *colour, texture, shape = class_name.split()
@@ -176,11 +155,9 @@ def _texture(
         height, width = rows.shape
         blocks = rng.random((height // 2 + 1, width // 2 + 1), dtype=np.float32)
         return blocks.repeat(2, 0).repeat(2, 1)[:height, :width]
-    angle, frequency, phase = (
-        rng.uniform(0, np.pi),
-        2 * np.pi / rng.uniform(7, 12),
-        rng.uniform(0, 2 * np.pi),
-    )
+    angle = rng.uniform(0, np.pi)
+    frequency = 2 * np.pi / rng.uniform(7, 12)
+    phase = rng.uniform(0, 2 * np.pi)
     cos, sin = np.float32(frequency * np.cos(angle)), np.float32(frequency * np.sin(angle))
     first = np.sin(cos * columns + sin * rows + np.float32(phase))
     if texture == "striped":
@@ -192,9 +169,8 @@ def _texture(
 def _ramp(angle: float) -> np.ndarray:
     """A linear ramp over the picture, from 0 at the first corner to 1 at the last."""
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
-    return (cos * (_COLUMNS - SIZE / 2) + sin * (_ROWS - SIZE / 2)) / (
-        SIZE * (abs(cos) + abs(sin))
-    ) + np.float32(0.5)
+    across = cos * (_COLUMNS - SIZE / 2) + sin * (_ROWS - SIZE / 2)
+    return across / (SIZE * (abs(cos) + abs(sin))) + np.float32(0.5)
 
 
 def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:

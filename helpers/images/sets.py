@@ -37,37 +37,20 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     An image is read and decoded each time it is asked for. Of pixels that a model takes as they are
     (`capture.images_of`) an item is a tensor (3, height, width). A slice is the Images of its
     indices, as `select` gives them.
-
-    Attributes:
-        name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption and '+KIND' for
-            each change; 'A and B' for two sets joined.
-        ids: a stable name per image.
-        read: index -> image.
-        labels: class per image, -1 where the data set has none for it.
-        class_names: name per label.
-        boxes: per image (objects, 4) xmin, ymin, xmax, ymax in pixels (0-based, xmax - xmin is the
-            width).
-        masks: per image (objects, height, width) bool.
-        segments: per image (height, width), the class of each pixel.
-        columns: the data set's other columns, one value per image.
-        seed: of the choice of images (scenes: of the drawing).
-        skipped: ids of chosen images that do not decode and were left out.
-        contents: digests of the pixels as they were loaded, before any corruption or change; None
-            where nobody looked at them.
     """
 
-    name: str
-    ids: list[str]
+    name: str  # with '+KIND:SEVERITY' for each corruption and '+KIND' for each change
+    ids: list[str]  # stable names
     read: Callable[[int], Image.Image | torch.Tensor]
-    labels: Int64[np.ndarray, " image"] | None = None
+    labels: Int64[np.ndarray, " image"] | None = None  # -1 where the data set has none for it
     class_names: list[str] | None = None
-    boxes: Sequence[np.ndarray] | None = None
-    masks: Sequence[np.ndarray] | None = None
-    segments: Sequence[np.ndarray] | None = None
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-    seed: int = 0
-    skipped: list[str] = field(default_factory=list)
-    contents: Sequence[str] | None = None
+    boxes: Sequence[np.ndarray] | None = None  # (objects, 4): xmin, ymin, xmax, ymax in pixels
+    masks: Sequence[np.ndarray] | None = None  # (objects, height, width) bool
+    segments: Sequence[np.ndarray] | None = None  # (height, width), the class of each pixel
+    columns: dict[str, list[Any]] = field(default_factory=dict)  # the others of the data set
+    seed: int = 0  # of the choice of images; of scenes, of the drawing
+    skipped: list[str] = field(default_factory=list)  # ids of images that do not decode
+    contents: Sequence[str] | None = None  # digests of the pixels as they were loaded
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,13 +87,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         }
 
     def corrupted(self, kind: str, severity: int) -> "Images":
-        """The same images, each corrupted when it is read, at its own resolution.
-
-        Args:
-            kind: one of `changes.SEVERITIES`.
-            severity: 1 (weakest) to 5; strengths as in ImageNet-C (Hendrycks and Dietterich 2019),
-                occlusion 10 to 50 % of the area.
-        """
+        """The same images, each corrupted when it is read, by a kind of `changes.SEVERITIES`."""
         check_choice("corruption", kind, SEVERITIES)
         if severity not in range(1, 6):
             raise ValueError(f"severity {severity!r} of {kind!r} is not one of 1, 2, 3, 4, 5")
@@ -126,11 +103,9 @@ class Images(Sequence[Image.Image | torch.Tensor]):
 
         Boxes, masks and segments are left out, since they would say where things were.
 
-        Args:
-            kind: 'constant' (the picture's mean grey everywhere), 'noise' (every pixel drawn on its
-                own, uniformly), 'rolled' (by half of both sides, so that the corners meet in the
-                centre), 'padded' (half as large, in a grey frame), 'flipped' (left to right) or
-                'cropped' (the centre, half of each side, enlarged).
+        `kind`: 'constant' (the picture's mean grey), 'noise' (every pixel drawn on its own),
+        'rolled' (by half of both sides), 'padded' (half as large, in a grey frame), 'flipped' (left
+        to right) or 'cropped' (the centre, half of each side, enlarged).
         """
         check_choice("change", kind, CHANGES)
 
@@ -140,10 +115,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return replace(self, name=f"{self.name}+{kind}", read=read, **dict.fromkeys(TRUTH))
 
     def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
-        """The images at `indices` (or where one bool per image is True), with their ground truth.
-
-        Raises IndexError for an index that is none, or a mask of another length.
-        """
+        """The images at `indices`, or where one bool per image is True, with their truth."""
         index = np.asarray(indices)
         if index.size == 0 and index.dtype != bool:
             index = index.astype(np.int64)  # an empty list has no integers to tell its type by
@@ -167,8 +139,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     def __add__(self, other: "Images") -> "Images":
         """The images of both, one set after the other, with the ground truth that both have.
 
-        Raises ValueError: only one of them has labels, their classes differ, or they were chosen
-        with different seeds.
+        Raises ValueError where only one has labels, or classes or seeds differ.
         """
         both = f"{self.name!r} and {other.name!r}"
         if (self.labels is None) != (other.labels is None):
@@ -204,11 +175,8 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             raise ValueError(f"data set {self.name!r} has no labels; give whole numbers or text")
         missing = np.flatnonzero(self.labels == -1)
         if len(missing):
-            raise ValueError(
-                f"data set {self.name!r} has no labels for {len(missing)} of {len(self)} images, "
-                f"such as {self.ids[missing[0]]!r}; leave them out with "
-                "images.select(images.labels >= 0)"
-            )
+            number = f"{len(missing)} of {len(self)} images"
+            raise ValueError(f"data set {self.name!r} has no labels for {number}")
         return self.labels
 
     def require_segments(self) -> Sequence[np.ndarray]:
@@ -218,23 +186,17 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return self.segments
 
     def segments_at(self, grid: tuple[int, int]) -> Int64[torch.Tensor, "image row column"]:
-        """The class at the middle of each cell of a `grid` (rows, columns) over the whole picture.
-
-        No classes are mixed. It fits what a model makes of the whole picture (`whole` of
-        `load_backbone`), whatever the size of either.
+        """The class at the middle of each cell of a `grid` (rows, columns) over the whole picture,
+        as a model sees that (`whole` of `load_backbone`).
         """
-        rows = [
-            torch.from_numpy(segments.astype(np.float32)) for segments in self.require_segments()
-        ]
+        rows = [torch.from_numpy(x.astype(np.float32)) for x in self.require_segments()]
         cells = [F.interpolate(x[None, None], grid, mode="nearest-exact")[0, 0] for x in rows]
         return torch.stack(cells).long()
 
     @cached_property
     def relative_boxes(self) -> list[np.ndarray] | None:
-        """Per image (objects, 4) float32 xmin, ymin, xmax, ymax in [0, 1] of width and height.
-
-        What lies outside the picture is cut off. The first use decodes every image for its size.
-        None where no boxes are known.
+        """Per image (objects, 4) float32 xmin, ymin, xmax, ymax in [0, 1] of width and height, what
+        lies outside cut off; None without boxes. The first use decodes every image for its size.
         """
         if self.boxes is None:
             return None
@@ -253,12 +215,10 @@ class Images(Sequence[Image.Image | torch.Tensor]):
 def check_classes(first: Images, second: Images) -> None:
     """Raise ValueError where both sets name their classes, and not alike."""
     if first.class_names and second.class_names and first.class_names != second.class_names:
-        pairs = enumerate(zip_longest(first.class_names, second.class_names))
-        label, (one, other) = next(pair for pair in pairs if len({*pair[1]}) > 1)
-        raise ValueError(
-            f"{first.name!r} and {second.name!r} have different classes (label {label}: {one!r} "
-            f"and {other!r})"
-        )
+        pairs = zip_longest(first.class_names, second.class_names)
+        one, other = next(pair for pair in pairs if pair[0] != pair[1])
+        sets = f"{first.name!r} and {second.name!r}"
+        raise ValueError(f"{sets} have different classes, {one!r} and {other!r}")
 
 
 class Lazy(Sequence):

@@ -148,7 +148,6 @@ def _boxes(corners: list | None, id: str) -> Float32[np.ndarray, "object 4"]:
 
 
 # ---- Pictures
-# --------------------------------------------------------------------------------------------------
 
 
 def decode(source: Image.Image | str | os.PathLike | bytes) -> Image.Image:
