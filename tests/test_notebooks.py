@@ -183,8 +183,8 @@ def test_numbers_of_fresh_outputs_are_compared(tmp_path):
     assert wrong.startswith("numbers that differ from so2-layer-norms.numbers.json: ")
     assert "values/control-content/early/n: stored 7, fresh 80" in wrong
     numbers.beside(path).unlink()
-    missing = "so2-layer-norms.numbers.json is missing beside the notebook; store them"
-    assert missing in differing(path, notebook)
+    with pytest.raises(FileNotFoundError, match="so2-layer-norms.numbers.json"):
+        differing(path, notebook)
 
 
 def test_a_broken_helper_fails_a_notebook(tmp_path):

@@ -67,10 +67,7 @@ def small(parameters, defaults, name_of):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", CLAIMS)
-def test_the_notebook_runs(id, stand_in, request):
-    if id == "xx10-dense":  # of random models none has outliers
-        reason = "its last figure needs a model that has outliers"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_the_notebook_runs(id, stand_in):
     defaults = PROJECT.registry[id].parameters
     parameters = small(resolve(PROJECT, id, "paper"), defaults, stand_in)
     names = {*texts_in([parameters[name] for name in MODELS if name in parameters])}

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -61,9 +62,7 @@ def test_the_file_stands_beside_those_of_the_book(examined):
 
 
 def checkpoints_of_the_book():
-    from conftest import ROOT
-
-    return (ROOT / checkpoints.FOLDER).glob("control-*.json")
+    return (Path(__file__).parents[2] / checkpoints.FOLDER).glob("control-*.json")
 
 
 def test_the_page_needs_no_network_and_shows_names_as_text(examined):
