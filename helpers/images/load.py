@@ -35,8 +35,7 @@ FORMS = (
     *map(recipe_name, DRAWN),
     *("photographs", "hf:OWNER/NAME/SPLIT", "data:NAME/SPLIT", "folder:PATH", "parquet:PATH"),
 )
-# The photographs among the images that scikit-image installs with itself (the others are drawings,
-# logos and test patterns).
+# Of the images of scikit-image; the others are drawings, logos and test patterns.
 _PHOTOGRAPHS = (
     "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png",
     "coffee.png", "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png",
@@ -52,32 +51,24 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     how the data set lists them, and a smaller one is the beginning of a larger one. Images that do
     not decode are left out.
 
-    The id of an image is its path below the folder; in a table, the first column of
-    `tables.ID_COLUMNS` or else the image's own file name, where that is given and different in
-    every row; else the first 16 hex digits of the SHA-1 of its bytes. Boxes come from a column
-    'boxes' or by `tables.CORNERS`, labels from the column 'label' (whole numbers, text, or true and
-    false) or else the first of type `ClassLabel`; class names from that type, the labels themselves
-    (text), or a column 'name' that names each label once.
-
-    Segments, the class of each pixel, come from the first column of `tables.MASK_COLUMNS` that
-    holds pictures, or from a folder of images/ and masks/: the mask of images/A/1.jpg is
-    masks/A/1.png. Subfolders of images/ are no classes there, but the column 'sequence'. A mask has
-    the size of its image, and one number a pixel.
+    A table has ids in the first of `tables.ID_COLUMNS` that differs in every row (else by
+    `tables.ids_of`), labels in the column 'label' or the first of type `ClassLabel`, boxes in
+    'boxes', and the class of each pixel in the first of `tables.MASK_COLUMNS` that holds pictures.
+    Of a folder the ids are paths, and the labels are subfolders where all images lie in one. A
+    folder of images/ and masks/ has the mask of images/A/1.jpg in masks/A/1.png, and A is no label
+    but in the column 'sequence'. A mask has the size of its image, and one number a pixel.
 
     Args:
-        name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n),
-            'photographs' (those that scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT:
-            validation, else test, else train), 'data:NAME/SPLIT' (NAME/SPLIT.parquet, or its shards
-            `NAME/SPLIT-*.parquet`, in the folder that the environment variable REGISTERS_DATA names),
-            'folder:PATH' (all images below; where all lie in subfolders, these are the classes), or
-            'parquet:PATH' (a file, or a folder of them).
+        name: as on the page Models and data. Scenes, 'quiet' and 'broadcast' are drawn without end,
+            so they need n. 'hf:OWNER/NAME' takes validation, else test, else train.
+            'data:NAME/SPLIT' is NAME/SPLIT.parquet, or its shards NAME/SPLIT-*.parquet, in the
+            folder that the environment variable REGISTERS_DATA names.
         n: number of images.
         seed: of the choice; for what is drawn, of the drawing.
 
-    Raises:
-        ValueError: n above the size of the set, more than one and more than 1 % that do not decode,
-            boxes, labels or masks that are none.
-    """  # noqa: E501
+    Raises ValueError for n above the size of the set, for more than one image and more than 1 %
+    that do not decode, and for boxes, labels or masks that are none.
+    """
     name = stored_name(name)
     check_name(name)
     if n is not None and n < 1:
@@ -329,7 +320,7 @@ def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
     files = builder.config.data_files or {}
     if split not in files:
         return datasets.load_dataset(repository, split=split)
-    own = {split: list(files[split])}
+    split_files = {split: list(files[split])}
     size, features = (builder.info.splits or {}).get(split), builder.info.features
     if n is not None and features and size is not None and size.num_examples >= LARGE:
         image = tables.image_column(features, f"hf:{rest}")
@@ -338,12 +329,12 @@ def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
         return datasets.Dataset.from_generator(
             _smallest,
             features=datasets.Features({**features, image: file}),
-            gen_kwargs=dict(repository=repository, files=own, image=image, n=n, seed=seed),
+            gen_kwargs=dict(repository=repository, files=split_files, image=image, n=n, seed=seed),
         )
     # The files of this split alone: else the library fetches and prepares all splits of a data set
     # before it gives one.
     return datasets.load_dataset(
-        repository, data_files=own, split=split, verification_mode="no_checks"
+        repository, data_files=split_files, split=split, verification_mode="no_checks"
     )
 
 

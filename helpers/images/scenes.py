@@ -48,8 +48,8 @@ class Scene:
     """One picture with its ground truth."""
 
     pixels: UInt8[np.ndarray, "224 224 3"]
-    label: int  # of all objects
-    masks: Bool[np.ndarray, "object 224 224"]  # visible pixels; the main object comes first
+    label: int  #: of all objects
+    masks: Bool[np.ndarray, "object 224 224"]  #: visible pixels; the main object comes first
 
     @property
     def boxes(self) -> Float32[np.ndarray, "object 4"]:

@@ -39,18 +39,18 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     indices, as `select` gives them.
     """
 
-    name: str  # with '+KIND:SEVERITY' for each corruption and '+KIND' for each change
-    ids: list[str]  # stable names
+    name: str  #: with '+KIND:SEVERITY' for each corruption and '+KIND' for each change
+    ids: list[str]  #: stable names
     read: Callable[[int], Image.Image | torch.Tensor]
-    labels: Int64[np.ndarray, " image"] | None = None  # -1 where the data set has none for it
+    labels: Int64[np.ndarray, " image"] | None = None  #: -1 where the data set has none for it
     class_names: list[str] | None = None
-    boxes: Sequence[np.ndarray] | None = None  # (objects, 4): xmin, ymin, xmax, ymax in pixels
-    masks: Sequence[np.ndarray] | None = None  # (objects, height, width) bool
-    segments: Sequence[np.ndarray] | None = None  # (height, width), the class of each pixel
-    columns: dict[str, list[Any]] = field(default_factory=dict)  # the others of the data set
-    seed: int = 0  # of the choice of images; of scenes, of the drawing
-    skipped: list[str] = field(default_factory=list)  # ids of images that do not decode
-    contents: Sequence[str] | None = None  # digests of the pixels as they were loaded
+    boxes: Sequence[np.ndarray] | None = None  #: (objects, 4): xmin, ymin, xmax, ymax in pixels
+    masks: Sequence[np.ndarray] | None = None  #: (objects, height, width) bool
+    segments: Sequence[np.ndarray] | None = None  #: (height, width), the class of each pixel
+    columns: dict[str, list[Any]] = field(default_factory=dict)  #: the others of the data set
+    seed: int = 0  #: of the choice of images; of scenes, of the drawing
+    skipped: list[str] = field(default_factory=list)  #: ids of images that do not decode
+    contents: Sequence[str] | None = None  #: digests of the pixels as they were loaded
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -48,7 +48,9 @@ def _holds_files(kind: Any) -> bool:
 
 
 def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
-    """A name for each row that survives reordering: see `load_images`."""
+    """A name for each row that survives reordering: of the first column of `ID_COLUMNS`, else the
+    file's own name, where these differ in every row; else from the SHA-1 of the bytes.
+    """
     import pyarrow.compute
 
     columns = [_whole(dataset[key][:]) for key in ID_COLUMNS if key in dataset.features]

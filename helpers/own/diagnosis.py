@@ -25,13 +25,13 @@ class FoundSinks:
     patches: Estimate
     registers: Estimate | None
     cls: Estimate | None
-    one: Estimate  # a single token of any kind, as in the paper
+    one: Estimate  #: a single token of any kind, as in the paper
     nop: Estimate
     broadcast: Estimate
     other: Estimate
-    block: int  # in which a patch gets most attention
-    received: dict[str, list[Estimate]]  # kind of token -> share of all attention, by block
-    # "top": share on 1 % of the tokens; "peak": largest over median; "entropy" in nats; by block
+    block: int  #: in which a patch gets most attention
+    received: dict[str, list[Estimate]]  #: kind of token -> share of all attention, by block
+    #: "top": share on 1 % of the tokens; "peak": largest over median; "entropy" in nats; by block
     concentration: dict[str, list[Estimate]]
 
 
@@ -40,10 +40,10 @@ class Place:
     """Where outliers stand: shares of all outliers, and outliers an image without content."""
 
     corners: Estimate
-    positions: list[int]  # the most frequent ones (row-major) in the images searched
-    usual: Estimate  # at these positions, in the other images
-    rolled: Estimate  # the same, with the content moved by half of both sides
-    grey: Estimate  # outliers an image on constant grey pictures
+    positions: list[int]  #: the most frequent ones (row-major) in the images searched
+    usual: Estimate  #: at these positions, in the other images
+    rolled: Estimate  #: the same, with the content moved by half of both sides
+    grey: Estimate  #: outliers an image on constant grey pictures
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ class State:
     The outliers, in `outlier_attention` and `received`, are those of the unedited model.
     """
 
-    norms: list[Estimate]  # largest patch norm after each block
-    largest: Estimate  # after the last block
-    images_with_outliers: Estimate  # by the threshold of the unedited model
-    cosine: Estimate  # of the pooled feature with that of the unedited model
-    outlier_attention: Estimate | None = None  # of [CLS] in the last block
-    agreement: Estimate | None = None  # share of the images with the unedited model's answer
+    norms: list[Estimate]  #: largest patch norm after each block
+    largest: Estimate  #: after the last block
+    images_with_outliers: Estimate  #: by the threshold of the unedited model
+    cosine: Estimate  #: of the pooled feature with that of the unedited model
+    outlier_attention: Estimate | None = None  #: of [CLS] in the last block
+    agreement: Estimate | None = None  #: share of the images with the unedited model's answer
     accuracy: Estimate | None = None
-    register_norm: Estimate | None = None  # of the appended token after the last block
-    sinks: Estimate | None = None  # share of the images with a sink of patches
-    received: list[Estimate] | None = None  # attention of all queries, by block
+    register_norm: Estimate | None = None  #: of the appended token after the last block
+    sinks: Estimate | None = None  #: share of the images with a sink of patches
+    received: list[Estimate] | None = None  #: attention of all queries, by block
 
     @property
     def most_received(self) -> Estimate | None:
@@ -87,9 +87,9 @@ class Answers:
     """How often a classifier is right."""
 
     right: Estimate
-    commonest: float  # share of the commonest label
-    labels: tuple[int, int]  # the least and the largest
-    classes: int  # of the head
+    commonest: float  #: share of the commonest label
+    labels: tuple[int, int]  #: the least and the largest
+    classes: int  #: of the head
 
     @property
     def by_chance(self) -> bool:
@@ -104,28 +104,28 @@ class Diagnosis:
     model: dict[str, Any]
     images: dict[str, Any]
     n: int
-    tested: int  # of the images, those that were not searched
-    outliers: bool  # whether more than 5 % of the images have one, by 3 x the median norm
+    tested: int  #: of the images, those that were not searched
+    outliers: bool  #: whether more than 5 % of the images have one, by 3 x the median norm
     images_with_outliers: Estimate
-    rules: dict[str, tuple[float, Estimate]]  # share of the patches, and of the images with one
+    rules: dict[str, tuple[float, Estimate]]  #: share of the patches, and of the images with one
     outliers_per_image: Estimate
-    largest_over_median: Estimate  # norm of an image's highest patch over the median of all
-    share_map: Float[Tensor, "row column"]  # share of the images with an outlier there
-    norms: list[Estimate]  # largest patch norm after each block
-    onset: int | None  # first block with an outlier that lasts, median over images
-    channels: list[tuple[int, float]]  # and their shares of the highest token's squared norm
+    largest_over_median: Estimate  #: norm of an image's highest patch over the median of all
+    share_map: Float[Tensor, "row column"]  #: share of the images with an outlier there
+    norms: list[Estimate]  #: largest patch norm after each block
+    onset: int | None  #: first block with an outlier, median over images with one at the end
+    channels: list[tuple[int, float]]  #: and their shares of the highest token's squared norm
     seed: int = 0
     sinks: FoundSinks | None = None
     by_image: list[dict[str, Any]] = field(default_factory=list)
-    place: Place | None = None  # None without outliers in both halves of the images
+    place: Place | None = None  #: None without outliers in both halves of the images
     neurons: list[Neuron] = field(default_factory=list)
     moved: list[RegisterNeuron] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
-    pictures: list[dict[str, Any]] = field(default_factory=list)  # title -> image or map
-    left_out: dict[str, str] = field(default_factory=dict)  # part -> why it was not measured
-    register_norm: Estimate | None = None  # of an image's highest register after the last block
+    pictures: list[dict[str, Any]] = field(default_factory=list)  #: title -> image or map
+    left_out: dict[str, str] = field(default_factory=dict)  #: part -> why it was not measured
+    register_norm: Estimate | None = None  #: of an image's highest register after the last block
     answers: Answers | None = None
-    unwritable: str = ""  # why `edit` does not write the model, as the end of a sentence
+    unwritable: str = ""  #: why `edit` does not write the model, as the end of a sentence
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property

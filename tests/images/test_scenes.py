@@ -7,10 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import ndimage
-from scipy.stats import chi2_contingency
-from sklearn.linear_model import LogisticRegression
+from scipy.stats import chi2_contingency, chisquare
 
-from helpers.images import CLASS_NAMES, draw_scene, load_train_test, scene_label
+from helpers.images import draw_scene, scene_label
 from helpers.images.scenes import SCENES as SETS
 from helpers.images.scenes import SIZE
 
@@ -38,11 +37,8 @@ def flat(scenes):
 def _patches(pixels):
     """(n, 224, 224, c) -> (n, row, column, pixel, c)"""
     n, channels = len(pixels), pixels.shape[-1]
-    return (
-        pixels.reshape(n, GRID, 16, GRID, 16, channels)
-        .swapaxes(2, 3)
-        .reshape(n, GRID, GRID, 256, channels)
-    )
+    blocks = pixels.reshape(n, GRID, 16, GRID, 16, channels).swapaxes(2, 3)
+    return blocks.reshape(n, GRID, GRID, 256, channels)
 
 
 def test_a_scene_depends_on_seed_and_index_alone(scenes):
@@ -53,13 +49,11 @@ def test_a_scene_depends_on_seed_and_index_alone(scenes):
     assert [scene_label(0, index) for index in range(50)] == [scene.label for scene in scenes[:50]]
 
 
-def test_scenes_are_what_they_always_were(scenes):
-    """Stored numbers hang on every pixel: a digest of pixels and masks from before there was a
-    second set."""
-    told = hashlib.sha256(
-        b"".join(part.tobytes() for scene in scenes[:20] for part in (scene.pixels, scene.masks))
-    )
-    assert told.hexdigest().startswith("3183877d04c9ef8b")
+def test_scenes_are_what_they_always_were(scenes, hard):
+    """Stored numbers hang on every pixel: digests of pixels and masks."""
+    for drawn, digest in ((scenes, "3183877d04c9ef8b"), (hard, "ceb47e725f0d19ba")):
+        parts = (part.tobytes() for scene in drawn[:20] for part in (scene.pixels, scene.masks))
+        assert hashlib.sha256(b"".join(parts)).hexdigest().startswith(digest)
 
 
 def test_masks_and_boxes_agree(scenes, hard):
@@ -78,12 +72,6 @@ def test_objects_are_the_saturated_pixels(scenes, hard):
         pixels = scene.pixels.astype(float)
         saturation = 1 - pixels.min(axis=-1) / pixels.max(axis=-1)
         assert ((saturation > 0.5) == scene.masks.any(axis=0)).all()
-
-
-def test_flat_share_leaves_room_for_contrast(flat):
-    assert 0.25 < flat.mean() < 0.42
-    per_scene = flat.mean(axis=(1, 2))
-    assert ((per_scene > 0.02) & (per_scene < 0.98)).mean() > 0.7
 
 
 def test_flat_patches_lie_in_one_background_region(scenes, flat):
@@ -106,10 +94,8 @@ def test_position_says_nothing_about_flatness(flat):
 
 
 def test_objects_cover_the_border_as_often_as_the_middle(scenes):
-    covered = _patches(np.stack([scene.masks.any(axis=0)[..., None] for scene in scenes])).mean(
-        axis=(-1, -2)
-    )
-    assert abs(_border_excess(covered)) < 3
+    objects = np.stack([scene.masks.any(axis=0)[..., None] for scene in scenes])
+    assert abs(_border_excess(_patches(objects).mean(axis=(-1, -2)))) < 3
 
 
 def _border_excess(maps):
@@ -121,25 +107,7 @@ def _border_excess(maps):
     return excess.mean() / (excess.std(ddof=1) / np.sqrt(len(maps)))
 
 
-def test_class_is_linearly_decodable_from_colour(scenes):
-    def histogram(scene):
-        return np.sqrt(
-            np.histogramdd(
-                scene.pixels[::3, ::3].reshape(-1, 3), bins=(6, 6, 6), range=[(0, 256)] * 3
-            )[0].ravel()
-        )
-
-    features, labels = (
-        np.stack([histogram(scene) for scene in scenes]),
-        np.array([scene.label for scene in scenes]),
-    )
-    assert len(np.unique(labels)) == len(CLASS_NAMES) == len(set(CLASS_NAMES)) == 10
-    probe = LogisticRegression(max_iter=500).fit(features[:250], labels[:250])
-    assert probe.score(features[250:], labels[250:]) > 0.9
-
-
 # The hard ones
-# --------------------------------------------------------------------------------------------------
 
 
 def hue_of(scene):
@@ -154,9 +122,8 @@ def test_a_hard_scene_has_label_background_and_places_of_the_plain_one(scenes, h
     for plain, other in zip(scenes, hard, strict=True):
         assert plain.label == other.label
         behind = ~(plain.masks.any(0) | other.masks.any(0))
-        assert (plain.pixels[behind] == other.pixels[behind]).all() and (
-            plain.pixels != other.pixels
-        ).any()
+        assert (plain.pixels[behind] == other.pixels[behind]).all()
+        assert (plain.pixels != other.pixels).any()
 
 
 def test_neither_texture_nor_shape_tells_the_class():
@@ -172,37 +139,10 @@ def test_hue_tells_nothing(scenes, hard):
 
     def dependence(drawn):
         table = np.zeros((10, 10))
-        np.add.at(
-            table,
-            ([scene.label for scene in drawn], [int(10 * hue_of(scene)) for scene in drawn]),
-            1,
-        )
+        for scene in drawn:
+            table[scene.label, int(10 * hue_of(scene))] += 1
         return chi2_contingency(table[:, table.any(0)]).pvalue
 
     assert dependence(hard) > 0.01 and dependence(scenes) < 1e-100
     count = np.bincount([int(10 * hue_of(scene)) for scene in hard], minlength=10)
-    assert (
-        (count - SCENES / 10) ** 2 / (SCENES / 10)
-    ).sum() < 21.7  # chi-squared, 9 degrees of freedom: p > 0.01
-
-
-def test_objects_of_a_hard_scene_have_hues_of_their_own(hard):
-    apart = []
-    for scene in hard[:50]:
-        first, *_ = hues = [
-            hue_of(type(scene)(scene.pixels, scene.label, mask[None]))
-            for mask in scene.masks
-            if mask.sum() > 200
-        ]
-        apart += [abs(first - other) > 0.01 for other in hues[1:]]
-    assert len(apart) > 10 and np.mean(apart) > 0.9
-
-
-def test_classes_of_hard_scenes_are_balanced():
-    learnt, tested = load_train_test("scenes-hard", "scenes-hard", 2000, 500, 2026)
-    assert (
-        not set(learnt.ids) & set(tested.ids)
-        and learnt.class_names == tested.class_names == SETS["scenes-hard"]
-    )
-    count = np.bincount(np.concatenate([learnt.labels, tested.labels]), minlength=10)
-    assert len(count) == 10 and ((count - 250) ** 2 / 250).sum() < 21.7
+    assert chisquare(count).pvalue > 0.01

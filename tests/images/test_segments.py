@@ -3,7 +3,7 @@
 import datasets
 import numpy as np
 import pytest
-from pictures import picture, png, table, write
+from pictures import picture, png, write
 from PIL import Image
 
 from helpers.images import load_images, load_segments, scenes
@@ -60,11 +60,6 @@ def test_a_folder_of_images_and_masks(tmp_path):
     assert (again.segments[0] == images.segments[1]).all()
 
 
-def test_a_folder_where_not_all_lie_in_subfolders_has_no_sequences(tmp_path):
-    images = paired(tmp_path, ["1", "a/2"])
-    assert not images.columns.keys() & {"sequence"} and len(images.segments) == 2
-
-
 def test_masks_are_never_measured_as_pictures(tmp_path):
     paired(tmp_path, ["a/1", "a/2"])
     (tmp_path / "masks/a/2.png").unlink()
@@ -81,11 +76,6 @@ def test_a_column_of_masks(tmp_path, column):
     assert len(images.segments) == 4 and column not in images.columns
     for id, segments in zip(images.ids, images.segments, strict=True):
         assert (segments == classes(int(id[-1]))).all() and segments.dtype == np.int32
-
-
-def test_another_column_of_that_name_is_none(tmp_path):
-    images = load_images(write(tmp_path / "own.parquet", table([1, 2], mask=["a", "b"])))
-    assert images.segments is None and sorted(images.columns["mask"]) == ["a", "b"]
 
 
 def test_a_palette_gives_its_index(tmp_path):

@@ -46,9 +46,8 @@ def test_colours_share_the_mean_of_their_picture_and_stay_in_range():
     colours = read_pictures(draw_pictures("quiet", (0, 2), range(300)))[0]
     assert np.abs(colours).max() < 0.71
     between, within = colours.mean(1).var(0), colours.var(1).mean(0)
-    np.testing.assert_allclose(
-        between, 0.35**2 / 3, rtol=0.25
-    )  # a uniform mean, and a 64th of what is around it
+    # A uniform mean, and a 64th of what is around it.
+    np.testing.assert_allclose(between, 0.35**2 / 3, rtol=0.25)
     np.testing.assert_allclose(within, 0.35**2 / 3, rtol=0.05)
 
 
@@ -66,13 +65,8 @@ def test_they_are_a_data_set(task):
     trigger = read_pictures(pixels)[1]
     assert images.labels.tolist() == trigger.any(1).astype(int).tolist()
     for mask, grid in zip(images.masks, trigger, strict=True):
-        assert (
-            mask.shape[1:] == (64, 64)
-            and (mask.sum((1, 2)) == 64).all()
-            and len(mask) == grid.any()
-        )
+        assert mask.shape[1:] == (64, 64) and (mask.sum((1, 2)) == 64).all()
+        assert len(mask) == grid.any()
         assert not len(mask) or np.argmax(mask[0, ::8, ::8]) == np.argmax(grid)
-    assert (
-        load_images(task, 5, seed=4).ids == images.ids[:5]
-        and load_images(task, 5, seed=5).digest != images[:5].digest
-    )
+    assert load_images(task, 5, seed=4).ids == images.ids[:5]
+    assert load_images(task, 5, seed=5).digest != images[:5].digest
