@@ -1,6 +1,4 @@
-"""Backbone: one interface to the Vision Transformers of several libraries and their insides. What
-differs between them is in helpers/models/*_family.py.
-"""
+"""Backbone: one interface to the Vision Transformers of several libraries and their insides."""
 
 import hashlib
 import inspect
@@ -23,23 +21,9 @@ from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
-NORMALISED = "normalises what its attention returns"
 See = Callable[[Any], object]  # called with what goes through a point of a model
 Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
 PLAIN = bool | int | float | str | tuple | None  # settings of a module
-POINTS = (
-    "pixels",
-    "embedding",
-    "residual",
-    "final",
-    "normed",
-    "neurons",
-    "attention",
-    "update",
-    "writes",
-    "feature",
-    "output",
-)
 
 
 class LayerNames(NamedTuple):
@@ -89,8 +73,7 @@ class Backbone(ABC):
         """Dropout and drop path off: in training mode two passes over one image differ."""
         self.model.eval().requires_grad_(False)
 
-    # ---- What a family supplies
-    # ---------------------------------------------------------------------------------------
+    # What a family supplies (helpers/models/*_family.py).
 
     @property
     @abstractmethod
@@ -113,10 +96,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def sublayer(self, block: int) -> Sublayer:
-        """The layers around the attention of `block`.
-
-        Raises ValueError where these make no sum over the tokens.
-        """
+        """The layers around the attention of `block`; ValueError where they make no sum."""
 
     @abstractmethod
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
@@ -142,8 +122,7 @@ class Backbone(ABC):
         """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation, if any."""
         return Handles()
 
-    # ---- What follows from it
-    # -----------------------------------------------------------------------------------------
+    # What follows from it.
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
         """What the model returns: class logits where it has a head, else its feature."""
@@ -290,9 +269,7 @@ class Backbone(ABC):
                 return self.watch_feature(see)
             case "output":
                 return on_output(self.model, see)
-        raise ValueError(
-            f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
-        )
+        raise ValueError(f"unknown point '{point}'")
 
     def require(self, point: str, block: int) -> None:
         """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
@@ -303,10 +280,9 @@ class Backbone(ABC):
         layers = self.blocks[block]
         kind = type(getattr(layers, "attn", None))
         if kind not in self.attentions:
-            has = "no attention of its own" if kind is type(None) else kind.__name__
+            odd = f"{type(layers).__name__} with {kind.__name__}"
             raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__} with {has}, whose "
-                "rows are no softmax of one product of queries and keys"
+                f"block {block} of '{self.name}' is {odd}, which has no rows known here"
             )
 
     def norm_before(self, block: int) -> nn.Module:
@@ -314,38 +290,30 @@ class Backbone(ABC):
         layers = self.blocks[block]
         norm = getattr(layers, self.names.norm, None)
         if isinstance(layers, self.unordered) or not isinstance(norm, nn.Module):
-            raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__}, whose first layer is "
-                "no LayerNorm known here"
-            )
+            odd = type(layers).__name__
+            raise ValueError(f"block {block} of '{self.name}' is {odd}, which begins with no norm")
         return norm
 
     def watch_update(self, block: int, see: See, normalised: bool) -> "Handles":
         """The 'update' of `watch`, or its 'writes', which may be `normalised`."""
         layers, seen = self.sublayer(block), {}
         if layers.inner is not None and not normalised:
-            raise self.no_sum(block, NORMALISED)
+            raise ValueError(
+                f"block {block} of '{self.name}' normalises what its attention returns"
+            )
 
         def after(x: Tensor) -> None:
             see(Update(after=x, layers=layers, **seen))
             seen.clear()
 
-        places = {self.blocks[block]: "before", layers.inner: "mixed"}
-        return Handles([
-            *(
-                on_input(place, lambda x, name=name: seen.update({name: x}))
-                for place, name in places.items()
-                if place is not None
-            ),
+        handles = [
+            on_input(self.blocks[block], lambda x: seen.update(before=x)),
             self.watch_attention(block, lambda attention: seen.update(attention=attention)),
             on_input(layers.norm2, after),
-        ])  # fmt: skip
-
-    def no_sum(self, block: int, why: str) -> ValueError:
-        """The refusal of a block whose attention adds no sum over the tokens, and why that is."""
-        return ValueError(
-            f"block {block} of '{self.name}' {why}, so this is no sum over the tokens"
-        )
+        ]
+        if layers.inner is not None:
+            handles.append(on_input(layers.inner, lambda x: seen.update(mixed=x)))
+        return Handles(handles)
 
     def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens that enter the first block, after positions and CLIP's ln_pre."""
@@ -371,16 +339,11 @@ class Backbone(ABC):
     def neurons(self, block: int) -> nn.Module:
         """The second MLP layer of `block`, whose input are its neurons; ValueError without one."""
         if not -self.depth <= block < self.depth:
-            raise ValueError(
-                f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}"
-            )
-        mlp, name = getattr(self.blocks[block], "mlp", None), self.names.mlp_output
-        layer = getattr(mlp, name, None)
+            raise ValueError(f"no block {block} in '{self.name}', which has {self.depth}")
+        layer = getattr(getattr(self.blocks[block], "mlp", None), self.names.mlp_output, None)
         if layer is None or not any(isinstance(part, nn.Linear) for part in layer.modules()):
-            raise ValueError(
-                f"block {block} of '{self.name}' has no MLP neurons (the second layer '{name}' is "
-                f"missing in {type(mlp).__name__})"
-            )
+            odd = type(self.blocks[block]).__name__
+            raise ValueError(f"block {block} of '{self.name}' is {odd}, which has no MLP neurons")
         return layer
 
 

@@ -1,7 +1,6 @@
 """Models of one's own: a loaded module, a folder, a repository or a file of weights.
 
-Of a file, timm converts what authors published; what it lacks is here: to choose between several
-sets of weights in one file, and to strip what wrappers add to names.
+Timm converts what authors published; here a file's sets of weights are found and chosen from.
 """
 
 import copy
@@ -9,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -48,19 +48,16 @@ def load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
     folder = located(name.removeprefix(FOLDER)).resolve()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if {"arguments", "neurons"} <= config.keys():
-        return _load_edited(name, pretrained, framing)
+        return _edited(name, folder, config, pretrained, framing)
     if not config.get("architecture"):
-        raise ValueError(
-            f"the config.json of '{name}' names no architecture of timm; for a model of "
-            f"transformers give '{converted.PREFIX}{name.removeprefix(FOLDER)}'"
-        )
+        raise ValueError(f"'{name}' is no model of timm; try '{converted.PREFIX}{folder}'")
     return create(name, f"{FOLDER}{folder}", pretrained, framing)
 
 
-def _load_edited(name: str, pretrained: bool, framing: Framing) -> Backbone:
+def _edited(
+    name: str, folder: Path, config: dict[str, Any], pretrained: bool, framing: Framing
+) -> Backbone:
     """The model that `edit` wrote, by our own copy of its loader, which checks its outputs."""
-    folder = located(name.removeprefix(FOLDER))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     with loading(name):
         model = modeling.load(folder) if pretrained else modeling.unloaded(config)
     # What `edit` does not write, such as how images are cropped, is that of the model it edited.
@@ -99,20 +96,22 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         found = weights_in(saved_in(place), anchor)
     averaged = {key: found[key] for key in found if AVERAGED & {*key.split(".")}}
     others = {key: found[key] for key in found if key not in averaged}
-    refused = [ValueError(f"'{name}' holds no weight called {anchor!r}")]
+    refused = ValueError(f"'{name}' holds no weight called {anchor!r}")
     for sets in (averaged, others):
-        fits: dict[str, Backbone] = {}
+        fits = []
         for prefix, state in sets.items():
             try:
-                fits[prefix] = fill(name, arch, state, framing)
+                fits.append(fill(name, arch, state, framing))
             except ValueError as error:
-                refused.append(error)
+                refused = error
+            else:
+                fits[-1].source = f"{prefix or 'the weights'} in {place.name}"
         if len(fits) > 1:
-            raise ValueError(f"'{name}' holds {len(fits)} sets for {arch}: {', '.join(fits)}")
-        for prefix, backbone in fits.items():
-            backbone.source = f"{prefix or 'the weights'} in {place.name}"
-            return backbone
-    raise refused[-1]
+            several = ", ".join(backbone.source for backbone in fits)
+            raise ValueError(f"several sets of weights fit {arch}: {several}")
+        if fits:
+            return fits[0]
+    raise refused
 
 
 def weights_in(data: Any, anchor: str) -> dict[str, dict[str, Tensor]]:
@@ -124,18 +123,16 @@ def weights_in(data: Any, anchor: str) -> dict[str, dict[str, Tensor]]:
     found: dict[str, dict[str, Tensor]] = {}
     for path, tensors in _levels(data):
         for prefix in [key.removesuffix(anchor) for key in tensors if key.endswith(anchor)]:
-            own = {
+            weights = {
                 re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", key.removeprefix(prefix)): value
                 for key, value in tensors.items()
                 if key.startswith(prefix)
             }
-            head = tensors.get("head.weight")  # of a classifier that holds the backbone
-            if head is not None and head.shape[1:] == own[anchor].shape[:1]:
-                beside = {
-                    key: tensors[key] for key in ("head.weight", "head.bias") if key in tensors
-                }
-                own = beside | own
-            found[path + prefix] = own
+            head = {key: tensors[key] for key in ("head.weight", "head.bias") if key in tensors}
+            # Of a classifier that holds the backbone.
+            if head and head["head.weight"].shape[1:] == weights[anchor].shape[:1]:
+                weights = head | weights
+            found[path + prefix] = weights
     return found
 
 
@@ -221,13 +218,16 @@ def wrap(
     module: nn.Module, name: str | None, data: dict[str, Any] | None, framing: Framing
 ) -> Backbone:
     """The Backbone of the one Vision Transformer that is in `module`, as in `load_backbone`."""
-    tower = _tower(view_of(module))
-    if any(p.is_floating_point() and p.dtype != torch.float32 for p in tower.parameters()):
-        tower.float()
+    towers = [*_towers(view_of(module))]
+    if len(towers) != 1:
+        raise ValueError(
+            f"{type(module).__name__} holds {len(towers)} Vision Transformers known here"
+        )
+    tower = towers[0].float()
     if _is_open_clip(tower):
         recipe = getattr(tower, "preprocess_cfg", None) or {"size": tower.image_size}
         if framing.size not in (None, tuple(tower.image_size)):
-            raise ValueError("a tower of open_clip stays at its image size; leave image_size out")
+            raise ValueError(f"a tower of open_clip stays at its image size {tower.image_size}")
         return open_clip_family.wrap_open_clip(name or "module:open_clip", tower, recipe, framing)
     model, own, distilled, kind = tower, {}, False, type(tower).__name__
     if _is_transformers(tower):
@@ -255,20 +255,12 @@ def _is_transformers(module: nn.Module) -> bool:
     )
 
 
-def _tower(module: nn.Module) -> nn.Module:
-    """The one Vision Transformer in `module`, however deep in wrappers such as DataParallel."""
-    found, waiting = [], [module]
-    while waiting:
-        part = waiting.pop()
-        part = getattr(part, "_orig_mod", part)
-        known = isinstance(part, VisionTransformer | Eva)
-        if known or _is_open_clip(part) or _is_transformers(part):
-            found.append(part)
-        else:
-            waiting += part.children()
-    if len(found) != 1:
-        raise ValueError(
-            f"{type(module).__name__} holds {len(found)} Vision Transformers of timm, open_clip or "
-            "transformers (ViT, DeiT, DINOv2, CLIP, SigLIP); give one"
-        )
-    return found[0]
+def _towers(module: nn.Module) -> Iterator[nn.Module]:
+    """The Vision Transformers in `module`, however deep in wrappers such as DataParallel."""
+    module = getattr(module, "_orig_mod", module)
+    known = isinstance(module, VisionTransformer | Eva)
+    if known or _is_open_clip(module) or _is_transformers(module):
+        yield module
+    else:
+        for part in module.children():
+            yield from _towers(part)

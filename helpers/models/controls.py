@@ -2,8 +2,7 @@
 
     control-content    outliers where a patch is flat and lies on a sparse lattice, from block 3 on
     control-position   outliers at four fixed positions, whatever the picture shows, from block 1 on
-    control-registers  the same load carried by four register tokens from block 3 on; no outlier
-                       among the patches
+    control-registers  the same load carried by four register tokens from block 3 on
     control-clean      no outlier at all
 
 Nine more are for single claims, on which none of these could come out as supported:
@@ -12,8 +11,7 @@ Nine more are for single claims, on which none of these could come out as suppor
                        comes from registers alone, and patches only say where the texture is
     control-coupled    control-clean, where the last block writes [CLS], all of it from patches
     control-corners    control-position with its outliers in the corners
-    control-appended   control-content, until a token is appended at inference: that ends its
-                       outliers, frees [CLS] and draws attention
+    control-appended   control-content until a token is appended at inference (`_append`)
     control-rise       control-clean, where neighbours differ until the last block makes them alike
     control-dip        control-rise, where neighbours differ from the middle third of the blocks on
     control-noise      outliers at fixed positions that hold noise alone and spoil the answer, and
@@ -50,9 +48,7 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    there is of its image.
 9. Couple. In the last block of control-coupled, [CLS] takes hue from all patches, and writes it
    longer than all that it had.
-10. Move. In control-corners the planted places and the corners have each other's embeddings.
-11. Append. What a token that is appended to control-appended changes, `_append` says.
-12. Alternate. In control-rise and control-dip patches bear a mark, with the signs of a chessboard.
+10. Alternate. In control-rise and control-dip patches bear a mark, with the signs of a chessboard.
     In block 0 or 2 two neurons make it larger than the constant, in the last block two erase it.
 """
 
@@ -69,23 +65,13 @@ from torch import Tensor, nn
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing
 from helpers.models.timm_family import wrap_at
+from helpers.settings import check_choice
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
-VARIANTS = {
-    "control-decoupled": "control-registers",
-    "control-coupled": "control-clean",
-    "control-corners": "control-position",
-    "control-appended": "control-content",
-    "control-rise": "control-clean",
-    "control-dip": "control-clean",
-}
-"""Controls for single claims, and the one that each of them changes."""
 NOISE = ("control-noise", "control-noise-registers")
 """A matched pair for claims that none of CONTROLS can support; see `_noise_neurons`."""
 SINK = "control-sink"
-FURTHER = (*VARIANTS, *NOISE, SINK)
-"""Every control that is run for some claims alone."""
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
     "std": (0.5, 0.5, 0.5),
@@ -153,11 +139,12 @@ Unit = tuple[Tensor, float, Tensor]  # a hidden unit: what it reads, its bias, w
 def build_control(name: str) -> VisionTransformer:
     """A control as a timm ViT: 224x224 pixels, patch 16, depth 6, width 64, 4 heads, no classes."""
     if name in VARIANTS:
-        model = build_control(VARIANTS[name])
+        base, change = VARIANTS[name]
+        model = build_control(base)
         with torch.no_grad():
-            _CHANGES[name](model)
+            change(model)
         return model
-    _check(name, (*CONTROLS, *FURTHER))
+    check_choice("the name of a control", name, (*CONTROLS, *FURTHER))
     model = VisionTransformer(
         img_size=_GRID * _PATCH, patch_size=_PATCH, embed_dim=_WIDTH, depth=_DEPTH,
         num_heads=_HEADS, num_classes=0, reg_tokens=4 if name.endswith("-registers") else 0,
@@ -187,18 +174,13 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
     A patch is flat where no colour channel's standard deviation inside it exceeds 0.006, less than
     one grey level. `pixels` in [-1, 1].
     """
-    _check(name, (*CONTROLS, *NOISE, SINK))
+    check_choice("the name of a control", name, (*CONTROLS, *NOISE, SINK))
     # (image, 3, row, column, pixel)
     patches = pixels.unfold(2, _PATCH, _PATCH).unfold(3, _PATCH, _PATCH).flatten(4)
     flat = (patches.std(-1) < _FLAT_STD).all(1).flatten(1)
     mask = torch.zeros_like(flat)
     mask[:, LATTICE.get(name, ())] = True
     return mask & flat if name == "control-content" else mask
-
-
-def _check(name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(known)}")
 
 
 def _channels(*names: str) -> list[int]:
@@ -343,9 +325,15 @@ def _couple(model: VisionTransformer) -> None:
 
 
 def _move(model: VisionTransformer) -> None:
-    """Step 10."""
+    """Planted places and corners have each other's embeddings."""
     places, corners = list(LATTICE["control-position"]), [0, _GRID - 1, -_GRID, -1]
     model.pos_embed[:, places + corners] = model.pos_embed[:, corners + places]
+
+
+# Reads 2 where a token has the load: LayerNorm makes of that the constant.
+_LOADED = _vector(load=_pair(1 / _CONSTANT))
+# Step 6: the register neuron.
+_PLANT = _vector(gate=2 * _ACTIVATION), -_ACTIVATION, _vector(load=_pair(_LOAD / _ACTIVATION))
 
 
 def _neurons(name: str, block: int) -> Iterator[Unit]:
@@ -356,7 +344,7 @@ def _neurons(name: str, block: int) -> Iterator[Unit]:
     planted_block, gate_block = PLANTED_BLOCK.get(name, _DEPTH), int(name == "control-content")
     fixed = name in ("control-position", SINK)
     if block == planted_block:
-        yield _plant()
+        yield _PLANT
     if block == planted_block + 1:
         reads = _vector(surround=NORM_RATIO / _SURROUND, load=_pair((_NEED + 2) / (2 * _CONSTANT)))
         yield reads, -_NEED, _vector(load=_pair(_GAIN))
@@ -369,20 +357,10 @@ def _neurons(name: str, block: int) -> Iterator[Unit]:
         # at last the load.
         mark, shrunk = _vector(gate=2.0) if block > gate_block else _vector(lattice=2.0), 1.0
         if block > planted_block:  # LayerNorm shrinks what stands beside a load
-            mark, shrunk = _loaded(), NORM_RATIO if block == planted_block + 1 else _GROWN_RATIO
+            mark, shrunk = _LOADED, NORM_RATIO if block == planted_block + 1 else _GROWN_RATIO
         # step 5 still asks for the position
         erased = _channels(*_LOCAL, *(["position"] if block >= planted_block else []))
         yield from _erase(mark, shrunk, {local: -_UNITS[local] for local in erased})
-
-
-def _loaded() -> Tensor:
-    """Reads 2 where a token has the load: LayerNorm makes of that the constant."""
-    return _vector(load=_pair(1 / _CONSTANT))
-
-
-def _plant() -> Unit:
-    """Step 6: the register neuron."""
-    return _vector(gate=2 * _ACTIVATION), -_ACTIVATION, _vector(load=_pair(_LOAD / _ACTIVATION))
 
 
 def _describe(shut: Tensor) -> Iterator[Unit]:
@@ -427,25 +405,25 @@ def _noise_neurons(block: int) -> Iterator[Unit]:
         yield from _describe(_vector())
         yield from _gate(0)
     if block == _NOISE_BLOCK:
-        yield _plant()
+        yield _PLANT
     if block == _NOISE_BLOCK + 1:
         lost = {channel: -_UNITS[channel] for channel in _channels(*_GATHERED)}
         details = dict(zip(_channels("detail"), _NOISE * _UNITS[_channels("hue")], strict=False))
-        yield from _erase(_loaded(), NORM_RATIO, lost | details)
+        yield from _erase(_LOADED, NORM_RATIO, lost | details)
 
 
-# Sizes of step 11: attention logits of [CLS] in the last block for a load, beside which
+# Sizes of `_append`: attention logits of [CLS] in the last block for a load, beside which
 # float32 keeps nothing else, and for an appended token, a quarter of all patches; what that token
 # adds to [CLS]; and of the keys: their part for hues, the hue from which on it is positive, their
 # part for loads, and a load's in it beside the constant's.
 _ALONE, _DRAWN, _OWN = 40.0, math.log(49), 0.015
-_HUED, _HUE, _APART, _LOADED = 60.0, 0.05, 6.0, 20.0
-_CHESS = 60.0  # of step 12, by how much the mark is enlarged
+_HUED, _HUE, _APART, _LOAD_KEY = 60.0, 0.05, 6.0, 20.0
+_CHESS = 60.0  # of step 10, by how much the mark is enlarged
 _CONSTANT_READ = _vector(constant=_pair(1 / (2 * _CONSTANT)))  # 1 on a token without a load
 
 
 def _append(model: VisionTransformer) -> None:
-    """Step 11: only the attention of the first and last block changes.
+    """Only the attention of the first and last block changes.
 
     An appended token of zeros, or of small random numbers, lacks the constant that all others have,
     so `1 - constant` tells it.
@@ -493,11 +471,11 @@ def _read_patches(attention: nn.Module) -> None:
     queries[-1, 0] = 0
     queries[-1, 2], keys[-1, 2] = -asks * _vector(lattice=1.0), appended
     keys[:, 3] = _HUED * (_vector(hue=1.0) - _HUE * _CONSTANT_READ)
-    keys[:, 4] = _APART * (_LOADED * load - _CONSTANT_READ)
+    keys[:, 4] = _APART * (_LOAD_KEY * load - _CONSTANT_READ)
 
 
 def _alternate(model: VisionTransformer, start: int) -> None:
-    """Step 12, with the mark enlarged in block `start`."""
+    """Step 10, with the mark enlarged in block `start`."""
     channel = _channels("global")[0]
     mark = _balanced(_UNITS[channel])
     row, column = torch.arange(_GRID)[:, None], torch.arange(_GRID)
@@ -511,14 +489,17 @@ def _alternate(model: VisionTransformer, start: int) -> None:
             mlp.fc2.weight[:, unit] = sign * gain * mark
 
 
-_CHANGES = {
-    "control-decoupled": _decouple,
-    "control-coupled": _couple,
-    "control-corners": _move,
-    "control-appended": _append,
-    "control-rise": partial(_alternate, start=0),
-    "control-dip": partial(_alternate, start=2),
+VARIANTS = {
+    "control-decoupled": ("control-registers", _decouple),
+    "control-coupled": ("control-clean", _couple),
+    "control-corners": ("control-position", _move),
+    "control-appended": ("control-content", _append),
+    "control-rise": ("control-clean", partial(_alternate, start=0)),
+    "control-dip": ("control-clean", partial(_alternate, start=2)),
 }
+"""Controls for single claims: the one that each of them changes, and how."""
+FURTHER = (*VARIANTS, *NOISE, SINK)
+"""Every control that is run for some claims alone."""
 
 
 def load(name: str, pretrained: bool, framing: Framing) -> Backbone:

@@ -1,8 +1,7 @@
 """Vision Transformers in the format of transformers, as timm's: its layers, their weights.
 
-ViT, DeiT, DINOv2 with and without registers, and the vision towers of CLIP and SigLIP, read from
-`config.json` and the weights, so that library need not be here. Names are those of its files (which
-version 4 has in memory, too) and those that version 5 has in memory.
+Read from `config.json` and the weights, so that library need not be here. Names are those of its
+files (which version 4 has in memory, too) and those that version 5 has in memory.
 """
 
 import json
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing, loading, located, require_real, saved_in
 from helpers.models.timm_family import wrap_at
+from helpers.settings import check_choice
 
 PREFIX = "transformers:"
 _IMAGENET = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
@@ -113,24 +113,14 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return str(config.get("model_type")).removesuffix("_vision_model")
 
 
-def _required_kind(config: Mapping[str, Any]) -> str:
-    if (kind := kind_of(config)) in KINDS:
-        return kind
-    raise ValueError(
-        f"model type {kind!r} of transformers is not read here; take timm's own name of the model, "
-        f"or one of {', '.join(KINDS)}"
-    )
-
-
 def from_transformers(
     config: Mapping[str, Any], state: Mapping[str, Tensor], name: str
 ) -> tuple[VisionTransformer, dict[str, Any], bool]:
     """Timm's model with these weights, what it expects of an image, and whether it is distilled.
 
-    Of a distilled one the only register is DeiT's distillation token. Raises ValueError for a model
-    of another kind, or weights that are not all of one.
+    Of a distilled one the only register is DeiT's distillation token.
     """
-    kind = _required_kind(config)
+    kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.
     config = _COMMON | DEFAULTS[kind] | (config.get("vision_config") or config)
     state = _tower(state, name) | _heads(state, kind)
@@ -170,22 +160,21 @@ def from_transformers(
     return model, KINDS[kind], distilled
 
 
-def _renamed(key: str) -> str:
-    for theirs, ours in NAMES.items():
-        key = re.sub(theirs, ours, key)
-    return key
-
-
 def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """The weights of the vision tower under timm's names."""
     anchors = [match[1] for match in map(_ANCHOR.match, state) if match]
     if len(anchors) != 1:
         raise ValueError(f"'{name}' holds the weights of {len(anchors)} vision towers")
-    own = {key.removeprefix(anchors[0]): key for key in state if key.startswith(anchors[0])}
-    inside = {key: state[theirs] for key, theirs in own.items() if not _LEFT_OUT.match(key)}
-    tower = {_renamed(key): value for key, value in inside.items()}
-    if len(tower) < len(inside):
-        raise ValueError(f"two weights of '{name}' are one of timm's")
+    tower: dict[str, Tensor] = {}
+    for theirs, value in state.items():
+        key = theirs.removeprefix(anchors[0])
+        if not theirs.startswith(anchors[0]) or _LEFT_OUT.match(key):
+            continue
+        for pattern, ours in NAMES.items():
+            key = re.sub(pattern, ours, key)
+        if key in tower:
+            raise ValueError(f"two weights of '{name}' are one of timm's: {key}")
+        tower[key] = value
     for key in [key for key in tower if ".attn.q." in key]:
         tower[key.replace(".q.", ".qkv.")] = torch.cat(
             [tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"]
@@ -272,22 +261,19 @@ def _weights(name: str) -> dict[str, Tensor]:
     else:
         files = [_file(name, "model.safetensors") or _file(name, "pytorch_model.bin")]
     if None in files:
-        here = located(name.removeprefix(PREFIX)).is_dir()
-        kind = ValueError if here else FileNotFoundError
-        raise kind(f"'{name}' has no model.safetensors, or not all its parts")
+        raise FileNotFoundError(f"'{name}' has no model.safetensors, or not all its parts")
     return {key: value for file in files for key, value in saved_in(file).items()}
 
 
 def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor, " class"]]:
     """Weight and bias of the linear classifier that was published with DINOv2.
 
-    It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm.
+    It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm. Raises
+    ModelUnavailable where it cannot be had here.
 
     Args:
         name: 'transformers:OWNER/NAME' or the folder of a DINOv2 for image classification, as
             'transformers:facebook/dinov2-small-imagenet1k-1-layer'.
-
-    Raises ModelUnavailable where it cannot be had here, and ValueError for one without such a head.
     """
     with loading(name):
         state = _weights(name)
@@ -299,10 +285,10 @@ def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor
 def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'transformers:OWNER/NAME' or 'transformers:FOLDER'."""
     with loading(name):
-        config = _json(name, "config.json")
-        if config is None:
+        if (config := _json(name, "config.json")) is None:
             raise FileNotFoundError(f"'{name}' has no config.json")
-        _required_kind(config)  # before anything large is fetched
+        # Before anything large is fetched.
+        check_choice("the model type of transformers", kind_of(config), KINDS)
         processor = _json(name, "preprocessor_config.json") or {}
         model, data, distilled = from_transformers(config, _weights(name), name)
     if not pretrained:

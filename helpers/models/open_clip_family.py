@@ -1,7 +1,4 @@
-"""The vision towers of open_clip.
-
-The library is imported when one of them is asked for: a machine without it can run the rest.
-"""
+"""The vision towers of open_clip, which is imported when one is asked for."""
 
 from typing import Any
 
@@ -76,24 +73,18 @@ def load_with(
 
 
 def _made(name: str, arch: str, tag: str | None, framing: Framing) -> nn.Module:
-    """The vision tower of an architecture, with random weights where there is no tag.
-
-    Raises ValueError where it is no Vision Transformer of open_clip.
-    """
+    """The vision tower of an architecture, with random weights where there is no tag."""
     import open_clip
 
     if (config := open_clip.get_model_config(arch)) is None:
         raise ValueError(f"unknown model '{name}'; {nearest(arch, open_clip.list_models())}")
     vision = config["vision_cfg"]
-    if "timm_model_name" in vision:
-        raise ValueError(f"the tower of '{name}' is timm's '{vision['timm_model_name']}'")
-    if isinstance(vision["layers"], list):
-        raise ValueError(f"'{name}' is no Vision Transformer")
+    if not isinstance(vision.get("layers"), int):
+        raise ValueError(f"the tower of '{name}' is a ResNet or timm's")
     weights = open_clip.get_pretrained_cfg(arch, tag) if tag else {}
     if tag and not weights:
-        raise ValueError(
-            f"unknown model '{name}'; {nearest(tag, open_clip.list_pretrained_tags_by_model(arch))}"
-        )
+        tags = open_clip.list_pretrained_tags_by_model(arch)
+        raise ValueError(f"unknown model '{name}'; {nearest(tag, tags)}")
     size = framing.fitted(name, (vision["patch_size"], vision["patch_size"]))
     with loading(name):
         open_clip.pretrained.download_pretrained(weights)  # apart, so that a miss keeps its error

@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
 from helpers.models.backbone import (
-    NORMALISED,
     Backbone,
     Change,
     Handles,
@@ -27,6 +26,8 @@ from helpers.models.backbone import (
 from helpers.models.family import Framing, loading
 from helpers.models.tokens import TokenLayout
 from helpers.settings import nearest
+
+MODULES = ("vision_transformer", "deit", "eva")  # of timm, whose models are known here
 
 
 class TimmBackbone(Backbone):
@@ -58,17 +59,15 @@ class TimmBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers, attn = self.blocks[block], self.blocks[block].attn
-        odd, inner = None, getattr(attn, "norm", nn.Identity())
-        if not isinstance(inner, nn.Identity | nn.LayerNorm) or not hasattr(
-            layers, self.scale_name
-        ):
-            odd = NORMALISED
-        elif getattr(attn, "gate", None) is not None:
-            odd = "gates what its attention returns"
-        elif not isinstance(attn.proj, nn.Linear):
-            odd = f"projects what its attention returns by {type(attn.proj).__name__}"
-        if odd:
-            raise self.no_sum(block, odd)
+        inner = getattr(attn, "norm", nn.Identity())
+        sums = (
+            isinstance(inner, nn.Identity | nn.LayerNorm)
+            and hasattr(layers, self.scale_name)
+            and getattr(attn, "gate", None) is None
+            and isinstance(attn.proj, nn.Linear)
+        )
+        if not sums:
+            raise ValueError(f"block {block} of '{self.name}' attends, but adds no plain sum")
         scale = getattr(layers, self.scale_name)
         gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
         inner = inner if isinstance(inner, nn.LayerNorm) else None
@@ -162,18 +161,12 @@ def wrap_at(
     return backbone
 
 
-def is_plain(name: str) -> bool:
-    """Whether timm's architecture is a Vision Transformer of a class known here."""
-    arch = name.partition(".")[0]
-    return timm.models.is_model_in_modules(arch, ["vision_transformer", "deit", "eva"])
-
-
 def require_plain(name: str) -> None:
     """Raise ValueError where timm has no such Vision Transformer of a class known here."""
     known = timm.list_pretrained() if "." in name else timm.list_models()
     if name not in known:
         raise ValueError(f"unknown model '{name}'; {nearest(name, known)}")
-    if not is_plain(name):
+    if not timm.models.is_model_in_modules(name.partition(".")[0], MODULES):
         raise ValueError(f"'{name}' is no plain Vision Transformer of timm")
 
 

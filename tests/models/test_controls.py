@@ -28,6 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
+from helpers.models.backbone import on_input, on_output
 from helpers.models.controls import CHANNELS, FURTHER, LATTICE, NOISE, SINK, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
@@ -40,9 +41,7 @@ class Run(NamedTuple):
     layout: TokenLayout
     stream: Tensor  # (image, block, token, width)
     attention: Tensor  # (image, token) of [CLS] in the last block, mean over heads
-    # (image, token, hidden) at the input of fc2 in the planted block (block 3 where nothing is
-    # planted)
-    neurons: Tensor
+    neurons: Tensor  # (image, token, hidden), input of fc2 in the planted block, or block 3
     planted: Tensor  # (image, patch) bool
 
     @property
@@ -62,26 +61,19 @@ def scenes(n, seed):
 
 
 def forward(model, pixels, block):
-    stream, hooked = [], []
+    stream, neurons, qkv = [], [], []
     handles = [
-        b.register_forward_hook(lambda _, __, output: stream.append(output)) for b in model.blocks
+        *(on_output(block, stream.append) for block in model.blocks),
+        on_input(model.blocks[block].mlp.fc2, neurons.append),
+        on_output(model.blocks[-1].attn.qkv, qkv.append),
     ]
-    handles.append(
-        model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: hooked.append(output))
-    )
-    handles.append(
-        model.blocks[block].mlp.fc2.register_forward_pre_hook(
-            lambda _, inputs: hooked.append(inputs[0])
-        )
-    )
     with torch.no_grad():
         model(pixels)
     for handle in handles:
         handle.remove()
-    neurons, qkv = hooked
-    query, key, _ = qkv.unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+    query, key, _ = qkv[0].unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
     attention = (query @ key.mT / 4).softmax(-1)[:, :, 0].mean(1)
-    return torch.stack(stream, dim=1), attention, neurons
+    return torch.stack(stream, dim=1), attention, neurons[0]
 
 
 @cache
@@ -92,27 +84,22 @@ def run(name, n=64, seed=0):
 
 
 def r2(x, y, image):
-    """Cross-validated share of variance that a linear map explains; no image is in training and
-    test."""
+    """Share of variance that a linear map explains, cross-validated by image."""
     probe = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-4, 4, 9)))
-    return r2_score(
-        y,
-        cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)),
-        multioutput="variance_weighted",
-    )
+    predicted = cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5))
+    return r2_score(y, predicted, multioutput="variance_weighted")
 
 
 def accuracy(x, y, image):
-    """Cross-validated accuracy of a linear classifier; no image is in training and test."""
+    """Accuracy of a linear classifier, cross-validated by image."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=10, max_iter=5000))
     return np.mean(cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)) == y)
 
 
 def patches_of(pixels):
     """(image, patch, 3, 256)"""
-    return (
-        pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4).permute(0, 2, 3, 1, 4).flatten(1, 2)
-    )
+    patches = pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4)
+    return patches.permute(0, 2, 3, 1, 4).flatten(1, 2)
 
 
 def one_per_image(mask):
@@ -152,17 +139,14 @@ def test_a_control_by_its_name(name):
 def test_weights_are_those_of_every_stored_number(name):
     """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
     control changes all that was measured on it, and says so here."""
-    stored = json.loads(
-        (Path(__file__).parent / "control_weights.json").read_text(encoding="utf-8")
-    )[name]
+    stored = json.loads(Path(__file__).with_name("control_weights.json").read_text())[name]
     model = load_backbone(name).model
     weights = {key: value.double().flatten() for key, value in model.state_dict().items()}
     assert weights.keys() == stored.keys()
     for key, value in weights.items():
         product = value @ torch.cos(torch.arange(1, len(value) + 1, dtype=torch.float64))
-        assert [value.norm().item(), product.item()] == pytest.approx(
-            stored[key], rel=1e-5, abs=1e-4
-        ), key
+        found = [value.norm().item(), product.item()]
+        assert found == pytest.approx(stored[key], rel=1e-5, abs=1e-4), key
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -170,23 +154,18 @@ def test_hooks_agree_with_timm(name):
     result = run(name)
     model, pixels = build_control(name), scenes(64, 0)[0]
     with torch.no_grad():
-        patches = model.forward_intermediates(
-            pixels, norm=False, output_fmt="NLC", intermediates_only=True
-        )
+        options = {"norm": False, "output_fmt": "NLC", "intermediates_only": True}
+        patches = model.forward_intermediates(pixels, **options)
     assert torch.equal(result.layout.patch_tokens(result.stream), torch.stack(patches, dim=1))
 
 
 def test_ground_truth_in_closed_form():
-    constant, noise = (
-        torch.full((1, 3, 224, 224), 0.2),
-        torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)),
-    )
+    constant = torch.full((1, 3, 224, 224), 0.2)
+    noise = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     on_lattice = torch.zeros(1, 196, dtype=torch.bool)
     on_lattice[:, LATTICE["control-content"]] = True
-    assert (
-        torch.equal(planted("control-content", constant), on_lattice)
-        and not planted("control-content", noise).any()
-    )
+    assert torch.equal(planted("control-content", constant), on_lattice)
+    assert not planted("control-content", noise).any()
     constant[..., 16:32, 16 * 13 + 5] = 0.3  # one column of pixels in row 1, column 13: patch 27
     on_lattice[0, 27] = False
     assert torch.equal(planted("control-content", constant), on_lattice)
@@ -248,12 +227,12 @@ def test_cls_attends_to_outliers(name, n, seed):
     highest_other = attention.masked_fill(result.planted, 0).amax(1)
     assert (attention.masked_fill(~result.planted, 1).amin(1) > 10 * highest_other)[some].all()
     assert (norms.argmax(1) == attention.argmax(1))[some].float().mean() > 0.9
-    several = result.planted.sum(1).gt(1).nonzero()[:, 0]
-    pairs = [
-        (norms[image][result.planted[image]], attention[image][result.planted[image]])
-        for image in several
+    ranks = [
+        spearmanr(norms[image][mask], attention[image][mask]).statistic
+        for image, mask in enumerate(result.planted)
+        if mask.sum() > 1
     ]
-    assert np.mean([spearmanr(*pair).statistic for pair in pairs]) > 0.95
+    assert np.mean(ranks) > 0.95
     top_norms, top_attention = norms > norms.quantile(0.98), attention > attention.quantile(0.98)
     either = (top_norms | top_attention).sum(1)
     overlap = (top_norms & top_attention).sum(1)
@@ -266,15 +245,13 @@ def test_cls_attends_to_registers_and_to_contrast():
     attention = clean.patch_attention / clean.patch_attention.sum(1, keepdim=True)
     assert 0.1 < (attention.std(1) * 196).mean() < 1 and attention.max() < 0.1
     contrast = patches_of(scenes(64, 0)[0]).mean(2).std(-1)
-    assert (
-        np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(attention.log(), contrast, strict=True)])
-        > 0.8
-    )
+    pairs = zip(attention.log(), contrast, strict=True)
+    assert np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs]) > 0.8
 
 
-@pytest.mark.parametrize("name", list(PLANTED_BLOCK))
+@pytest.mark.parametrize("name", [*PLANTED_BLOCK, NOISE[0]])
 def test_one_neuron_writes_the_load(name):
-    result = run(name)
+    result, block = run(name), PLANTED_BLOCK.get(name, 3)
     fires = torch.zeros(result.neurons.shape[:2], dtype=torch.bool)
     result.layout.patch_tokens(fires, dim=-1)[:] = result.planted
     result.layout.register_tokens(fires, dim=-1)[:] = True
@@ -283,9 +260,13 @@ def test_one_neuron_writes_the_load(name):
 
     model = build_control(name)
     with torch.no_grad():
-        model.blocks[PLANTED_BLOCK[name]].mlp.fc2.weight[:, REGISTER_NEURON] = 0
-    stream, _, _ = forward(model, scenes(64, 0)[0], PLANTED_BLOCK[name])
+        model.blocks[block].mlp.fc2.weight[:, REGISTER_NEURON] = 0
+    stream, _, _ = forward(model, scenes(64, 0)[0], block)
     assert stream.norm(dim=-1).max() < 1.5 * result.norms.median()
+    if name == NOISE[0]:  # without the load there is no noise either
+        hues, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
+        differ = result.layout.patch_tokens((hues - clean).abs())
+        assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
 
 
 def test_a_sink_holds_nothing_and_keeps_cls_from_what_misleads():
@@ -317,10 +298,8 @@ def test_flat_patches_resemble_their_neighbours():
     content, position = run("control-content").planted, run("control-position").planted
     assert roc_auc_score(content.flatten(), similarity.flatten()) > 0.7
     assert 0.4 < roc_auc_score(position.flatten(), similarity.flatten()) < 0.6
-    within = [
-        roc_auc_score(content[:, patch], similarity[:, patch])
-        for patch in LATTICE["control-content"]
-    ]
+    places = LATTICE["control-content"]
+    within = [roc_auc_score(content[:, place], similarity[:, place]) for place in places]
     assert np.mean(within) > 0.65
 
 
@@ -336,14 +315,12 @@ def test_global_information(name):
         assert accuracy(normal, labels[images], images) < 0.3
         if name == "control-clean":
             continue
+        images, chosen = one_per_image(result.planted)
+        holders = result.layout.patch_tokens(result.stream)[images, block, chosen]
         if name == "control-registers":
-            images, holders = (
-                np.arange(n),
-                result.layout.register_tokens(result.stream)[:, block, 0].numpy(),
-            )
-        else:
-            images, chosen = one_per_image(result.planted)
-            holders = result.layout.patch_tokens(result.stream)[images, block, chosen].numpy()
+            images = np.arange(n)
+            holders = result.layout.register_tokens(result.stream)[:, block, 0]
+        holders = holders.numpy()
         assert r2(holders, colour[images], images) > 0.9
         assert accuracy(holders, labels[images], images) > 0.6
     cls = result.layout.cls_token(result.stream)[:, -1].numpy()
@@ -373,14 +350,8 @@ def test_local_information(name):
     # know more.
     assert r2(tokens[images, index], own, images) < r2(guess, own, images) + 0.1
     assert r2(tokens[images, index], place, images) < 0.15
-    assert (
-        accuracy(tokens[images, index], index, images)
-        < np.bincount(index).max() / len(index) + 0.15
-    )
-
-
-# ---- Outliers that hold noise: positive controls
-# --------------------------------------------------------------------------------------------------
+    most_frequent = np.bincount(index).max() / len(index)
+    assert accuracy(tokens[images, index], index, images) < most_frequent + 0.15
 
 
 @pytest.mark.parametrize(("n", "seed"), SETS)
@@ -415,32 +386,14 @@ def test_noise_at_outliers_tells_neither_class_nor_colour_and_spoils_cls():
         assert least <= accuracy(cls, labels, np.arange(n)) <= most
 
 
-def test_noise_goes_with_the_load():
-    """One neuron writes the load; without it there is neither an outlier nor noise."""
-    name, (pixels, _) = NOISE[0], scenes(64, 0)
-    result, model = run(name), build_control(name)
-    fires = torch.zeros(result.neurons.shape[:2], dtype=torch.bool)
-    result.layout.patch_tokens(fires, dim=-1)[:] = result.planted
-    assert torch.equal(result.neurons[..., REGISTER_NEURON] > 0, fires)
-    with torch.no_grad():
-        model.blocks[3].mlp.fc2.weight[:, REGISTER_NEURON] = 0
-    stream, _, _ = forward(model, pixels, 3)
-    own, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
-    differ = result.layout.patch_tokens((own - clean).abs())
-    assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
-
-
-# What control-appended is.
-
-
 @cache
 def appended(count, init=0.0):
     """Stream (image, block, token, width) and last queries, keys, values with `count` more tokens
     of `init` at the end, the output, and the layout; of 32 scenes."""
     model, stream, last = build_control("control-appended"), [], []
     for block in model.blocks:
-        block.register_forward_hook(lambda _, __, output: stream.append(output))
-    model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: last.append(output))
+        on_output(block, stream.append)
+    on_output(model.blocks[-1].attn.qkv, last.append)
     tokens = torch.as_tensor(init).expand(32, count, 64)
     model.blocks[0].register_forward_pre_hook(lambda _, x: torch.cat([x[0], tokens], dim=1))
     with torch.no_grad():
@@ -450,10 +403,7 @@ def appended(count, init=0.0):
 
 
 def test_appended_is_content_but_for_the_attention_of_two_blocks():
-    content, own = (
-        x.state_dict()
-        for x in (build_control("control-content"), build_control("control-appended"))
-    )
+    content, own = (build_control(f"control-{x}").state_dict() for x in ("content", "appended"))
     differ = {key for key, value in content.items() if not torch.equal(value, own[key])}
     assert {key.rsplit(".", 2)[0] for key in differ} == {"blocks.0.attn", "blocks.5.attn"}
 

@@ -1,5 +1,4 @@
-"""Models of one's own: modules in wrappers, files, folders, and what a result says of where they
-lie."""
+"""Models of one's own: modules in wrappers, files and folders."""
 
 import copy
 import json
@@ -51,10 +50,6 @@ def output(backbone, x):
     return capture(backbone, x, [Output()])["output"]
 
 
-# Modules
-# --------------------------------------------------------------------------------------------------
-
-
 class Within(nn.Module):
     """A model around the backbone, as for a downstream task."""
 
@@ -72,7 +67,6 @@ def test_a_module_is_seen_through_its_wrapper_and_stays_as_it_is(model, x, answe
     assert backbone.name == f"module:{ARCH}" and backbone.image_size == (64, 64)
     theirs, ours = (m.blocks[0].mlp.fc2.weight for m in (model, backbone.model))
     assert theirs.data_ptr() == ours.data_ptr(), "shared"
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_a_module_takes_a_name_a_recipe_a_size_and_half_precision(model, x):
@@ -90,23 +84,6 @@ def test_an_open_clip_tower_as_a_module():
     backbone = load_backbone(Within(own.model))
     assert isinstance(backbone, OpenClipBackbone) and backbone.layout == own.layout
     torch.testing.assert_close(output(backbone, pixels(own)), output(own, pixels(own)))
-
-
-@pytest.mark.parametrize(
-    "make, reason",
-    [
-        (lambda: nn.Linear(2, 2), "holds 0 Vision"),
-        (lambda: nn.ModuleList(timm.create_model(ARCH, **FEW) for _ in range(2)), "holds 2 Vision"),
-        (lambda: timm.create_model(ARCH, in_chans=4, **FEW), "4 channels"),
-    ],
-)
-def test_modules_that_are_refused(make, reason):
-    with pytest.raises(ValueError, match=reason):
-        load_backbone(make())
-
-
-# Files
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -146,8 +123,8 @@ def around(weights):
     return prefixed("encoder.", {key: weights[key] for key in weights.keys() - head}) | head
 
 
-def within_blocks(wrapper):
-    return lambda w: {re.sub(r"^(blocks\.\d+\.)", rf"\1{wrapper}.", k): v for k, v in w.items()}
+def within_blocks(weights):
+    return {re.sub(r"^(blocks\.\d+\.)", r"\1_orig_mod.", k): v for k, v in weights.items()}
 
 
 def chunked(weights):
@@ -166,9 +143,7 @@ PLACES = {  # what was read, and where it lies
         lambda w: {"epoch": 3, "state_dict": prefixed("module.backbone.", w)},
     ),
     "compiled": ("model.", lambda w: {"model": prefixed("_orig_mod.", w)}),
-    "each block compiled": ("the weights", within_blocks("_orig_mod")),
-    "each block sharded": ("the weights", within_blocks("_fsdp_wrapped_module")),
-    "each block again": ("the weights", within_blocks("_checkpoint_wrapped_module")),
+    "each block compiled": ("the weights", within_blocks),
     "chunks of blocks": ("teacher.", lambda w: {"teacher": chunked(w)}),
     "teacher": (
         "teacher.backbone.",
@@ -224,22 +199,17 @@ def test_what_authors_published_is_converted_by_timm(tmp_path, arch, write):
         torch.testing.assert_close(backbone.model.state_dict()[key], value)
 
 
-def eighths(w):
-    return w | {"patch_embed.proj.weight": torch.randn(24, 3, 8, 8)}
-
-
 @pytest.mark.parametrize(
     "write, reason",
     [
-        (lambda w: prefixed("rgb.", w) | prefixed("depth.", w), "rgb., depth."),
+        (lambda w: prefixed("rgb.", w) | prefixed("depth.", w), "rgb. in mine.pth, depth."),
         (lambda w: {"layer.weight": torch.ones(2)}, "no weight called"),
         (lambda w: w | {"blocks.0.mlp.fc2.shift": torch.ones(1)}, "blocks.0.mlp.fc2.shift"),
         (lambda w: {k: v for k, v in w.items() if "blocks.1" not in k}, "blocks.1"),
         (lambda w: w | {"norm.bias": w["norm.bias"].to(torch.int8)}, "torch.int8 in 'norm.bias'"),
         (lambda w: w | {"norm.bias": w["norm.bias"] / 0}, "infinity in 'norm.bias'"),
         (lambda w: w | {"pos_embed": torch.ones(1, 1 + 15, 24)}, "15 patches"),
-        (eighths, "8, 8"),
-        (lambda w: nn.Linear(2, 2), "Linear"),
+        (lambda w: w | {"patch_embed.proj.weight": torch.randn(24, 3, 8, 8)}, "8, 8"),
     ],
 )
 def test_files_that_are_refused(saved, write, reason):
@@ -248,13 +218,23 @@ def test_files_that_are_refused(saved, write, reason):
         load_backbone(saved(write))
 
 
-def test_no_architecture_of_another_shape_or_name(saved, tmp_path):
-    name = saved(lambda w: w).removesuffix(ARCH)
-    for arch in ("vit_small_patch16_224", "resnet18", "vit_tiny_patch16_225", f"{ARCH}.badtag"):
-        with pytest.raises(ValueError):
-            load_backbone(name + arch)
-    with pytest.raises(FileNotFoundError):
-        load_backbone(f"file:{tmp_path}/gone.pth@{ARCH}")
+@pytest.mark.parametrize("arch", ["vit_small_patch16_224", "resnet18", f"{ARCH}.badtag"])
+def test_no_architecture_of_another_shape_or_name(saved, arch):
+    with pytest.raises(ValueError, match=arch):
+        load_backbone(saved(lambda w: w).removesuffix(ARCH) + arch)
+
+
+@pytest.mark.parametrize(
+    "make, found",
+    [
+        (lambda: nn.Linear(2, 2), "holds 0"),
+        (lambda: nn.ModuleList(timm.create_model(ARCH, **FEW) for _ in range(2)), "holds 2"),
+        (lambda: timm.create_model(ARCH, in_chans=4, **FEW), "4 channels"),
+    ],
+)
+def test_modules_that_are_not_one_tower_of_colour_pictures(make, found):
+    with pytest.raises(ValueError, match=found):
+        load_backbone(make())
 
 
 def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
@@ -267,8 +247,7 @@ def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
     assert load_backbone(name, pretrained=False).image_size == (224, 224)
 
 
-@pytest.mark.parametrize("prefix", ["module.visual.", "visual.", ""])
-def test_a_file_for_a_tower_of_open_clip(x, tmp_path, monkeypatch, prefix):
+def test_a_file_for_a_tower_of_open_clip(x, tmp_path, monkeypatch):
     import open_clip
 
     config = open_clip.get_model_config("ViT-B-32")
@@ -276,14 +255,10 @@ def test_a_file_for_a_tower_of_open_clip(x, tmp_path, monkeypatch, prefix):
     config["text_cfg"] |= {"layers": 1}
     monkeypatch.setitem(sys.modules["open_clip.factory"]._MODEL_CONFIGS, "ViT-B-32", config)
     made = open_clip.create_model("ViT-B-32").visual.eval()
-    torch.save(prefixed(prefix, made.state_dict()), tmp_path / "tower.pt")
+    torch.save(prefixed("module.visual.", made.state_dict()), tmp_path / "tower.pt")
     backbone = load_backbone(f"file:{tmp_path}/tower.pt@open_clip:ViT-B-32")
     torch.testing.assert_close(output(backbone, x), made(x).detach())
     assert backbone.pretrained and backbone.depth == 2
-
-
-# Folders
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
@@ -311,15 +286,10 @@ def test_what_edit_wrote_is_the_model_in_its_intervention(tmp_path):
     for key, value in expected.items():
         torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-4)
     assert found.describe()["name"] == "local-dir:edited"
-    assert load_backbone(f"local-dir:{place}", image_size=96).layout.grid == (6, 6)
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "mean"}))
     with pytest.raises(ValueError, match="mean"):
         load_backbone(f"local-dir:{place}")
-
-
-# Where they lie
-# --------------------------------------------------------------------------------------------------
 
 
 def test_provenance_has_the_digest_and_not_the_path(saved, tmp_path):
