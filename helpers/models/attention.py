@@ -90,17 +90,15 @@ class TimmAttention(Attention):
         # product takes the keys as they lie in memory; head by head, they would be copied first.
         query, keys = layout.cls_token(self._part(0)), self._part(1)
         alone = _alone(self.attn.num_heads, query.shape[1], query.dtype, query.device)
-        return _product(query[:, None] * alone, keys.mT).mul_(
-            self.scale
-        )  # in float32, which bfloat16 would round
+        product = _product(query[:, None] * alone, keys.mT)
+        return product.mul_(self.scale)  # in float32, which bfloat16 would round
 
 
 class TorchAttention(Attention):
     """From the input of `nn.MultiheadAttention`; hooks on its out_proj never fire.
 
-    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the
-    softmax), and `weighted` projects sums of tokens, so neither costs a second projection of all
-    tokens; q, k and v themselves do.
+    The [CLS] row folds W_k into the [CLS] query (the key bias cancels in the softmax), and
+    `weighted` projects sums of tokens: neither projects all tokens again.
     """
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
@@ -133,8 +131,7 @@ class TorchAttention(Attention):
 class RotaryAttention(Attention):
     """From the input of timm's EvaAttention or AttentionRope, and the rotation of the patches.
 
-    They add their bias without a call of the layer, or rotate after it, so no hook sees q and k as
-    they meet. This projects again what is asked for; [CLS] is not rotated and costs one query.
+    No hook sees q and k as they meet there, so this projects again what is asked for.
     """
 
     def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):

@@ -130,7 +130,7 @@ def weights_in(data: Any, anchor: str) -> dict[str, dict[str, Tensor]]:
             }
             head = {key: tensors[key] for key in ("head.weight", "head.bias") if key in tensors}
             # Of a classifier that holds the backbone.
-            if head and head["head.weight"].shape[1:] == weights[anchor].shape[:1]:
+            if "head.weight" in head and head["head.weight"].shape[1:] == weights[anchor].shape[:1]:
                 weights = head | weights
             found[path + prefix] = weights
     return found

@@ -64,9 +64,12 @@ def loading(name: str) -> Iterator[None]:
         yield
     except (OSError, EntryNotFoundError) as error:
         gated = any(isinstance(x, GatedRepoError) for x in (error, error.__context__))
-        reason = "is not in the Hugging Face cache, and the hub did not give it"
-        if gated:
-            reason = "is gated: accept its terms on the hub and log in"
+        reason = (
+            "is gated: accept its terms on the hub and log in"
+            if gated
+            else "is not in the Hugging Face cache, and the hub did not give it (no network, "
+            "HF_HUB_OFFLINE set, or file missing)"
+        )
         raise ModelUnavailable(f"'{name}' {reason}") from error
     except (RuntimeError, UnpicklingError, SafetensorError) as error:
         raise ValueError(f"the weights of '{name}' do not load: {error}") from error

@@ -1,6 +1,4 @@
-"""Name or module -> Backbone: the Vision Transformers of timm, open_clip and transformers, weights
-of one's own, and the constructed and trained models of this project.
-"""
+"""Name or module -> Backbone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,24 +53,19 @@ def load_backbone(
 
     Args:
         model: a timm name, 'open_clip:ARCH/TAG' (vision tower only), 'transformers:OWNER/NAME' or
-            its folder, 'hf-hub:OWNER/NAME' and 'local-dir:PATH' (saved by timm),
-            'file:PATH@ARCH' (weights for an architecture of timm, prefixes and number of classes
-            found out), 'control-...', 'scratch-...', 'registers-...' and 'sinks-...' (of this
-            project), 'scratch:PATH', 'registers:PATH' and 'sinks:PATH' (trained with its recipes).
-            Or a module of timm, open_clip or transformers, also inside torch.compile, DataParallel
-            or a model around it: it shares its weights and stays as it is.
+            its folder, 'hf-hub:OWNER/NAME' and 'local-dir:PATH' (saved by timm), 'file:PATH@ARCH'
+            (weights for an architecture of timm), 'control-...', 'scratch-...', 'registers-...' and
+            'sinks-...' (of this project), 'scratch:PATH', 'registers:PATH' and 'sinks:PATH'
+            (trained with its recipes). Or a module of timm, open_clip or transformers, also inside
+            torch.compile, DataParallel or a model around it: it shares its weights and stays as is.
         image_size: side, or (height, width), in pixels.
-        pretrained: False gives random weights (then TAG is not used); no effect on models of this
-            project.
-        device: where to put it; the CPU unless given.
-        whole: preprocessing squashes the whole image to the model's size and crops nothing away, so
-            that boxes in relative coordinates [0, 1] carry over; the model's own recipe unless
-            given.
-        fit: `image_size` is rounded down to a multiple of the model's patch, at least one, where it
-            else must be one.
+        pretrained: False gives random weights; no effect on models of this project.
+        whole: preprocessing squashes the whole image to the model's size, so that boxes in relative
+            coordinates [0, 1] carry over.
+        fit: `image_size` is rounded down to a multiple of the model's patch.
         name: what a module is called in results; its architecture unless given.
-        data: for a module, what it expects of an image, as in timm.data.create_transform: mean,
-            std, interpolation, crop_pct; that of its pretrained_cfg, or ImageNet's, unless given.
+        data: for a module, what it expects of an image, as in timm.data.create_transform; that of
+            its pretrained_cfg, or ImageNet's, unless given.
 
     Raises:
         ModelUnavailable: the weights cannot be had here.
@@ -109,10 +102,6 @@ def token_layout(model: str | nn.Module | Backbone) -> TokenLayout:
     """Which tokens are [CLS], registers and patches, and the grid of the patches.
 
     At the image size of the model. Of a name of timm or open_clip no weights are needed.
-
-    Args:
-        model: what `load_backbone` takes, or a Backbone, then with the tokens that an active
-            intervention appends.
 
     >>> layout = token_layout("vit_small_patch14_reg4_dinov2.lvd142m")
     >>> layout.cls, layout.registers, layout.grid, layout.tokens

@@ -43,10 +43,9 @@ class PostHoc:
 
     Attributes:
         base: name of the finished model, of timm or of this project.
-        train, test: names of data sets, several joined by ' + '; n_train, n_test: images of each;
-            all there are with 0.
-        registers: number of learnable tokens.
-        tokens: 'learnt', or 'fixed' for registers that stay as random as they begin.
+        train, test: names of data sets, several joined by ' + '; n_train, n_test: images of each,
+            0 for all.
+        registers, tokens: their number; 'learnt', or 'fixed' as random as they begin.
         target: of the patches. 'own': those of the frozen model; 'mean' and 'median': over `views`
             of the image, the plain one and others shifted by whole patches, up to the share `shift`
             of each side, and flipped, each patch put back to its place; 'test-time': those of the
@@ -61,10 +60,8 @@ class PostHoc:
             embedding, position embedding and last block, as in that paper. 'blocks:5-6,8': those of
             blocks 5, 6 and 8. 'low-rank:4@5-6,8': a difference of rank 4 in each linear layer of
             these blocks (Hu et al., arXiv:2106.09685). 'all': everything but the head.
-        removed: 'block:unit', several joined by ','. What these units write is zero from the start
-            and stays so.
-        steps, batch_size: length of the training.
-        lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
+        removed: 'block:unit', several joined by ','; what these units write stays zero.
+        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
         precision: 'bfloat16' (matrix products; the residual stream stays float32) or 'float32'.
     """
 

@@ -1,6 +1,4 @@
-"""Small models that answer at every patch of images which give a reason for an attention sink
-(helpers/images/triggers.py); files as those of `helpers.models.trained`.
-"""
+"""Small models that answer at every patch of images which give a reason for an attention sink."""
 
 import math
 from dataclasses import dataclass
@@ -30,10 +28,7 @@ _CHOICES = {
 class SinkTask:
     """All that decides a training on a task that asks for a sink.
 
-    Two recipes that differ in `registers` alone give twins.
-
-    The loss is the mean squared error of the answers at the patches. The sizes of picture and patch
-    are those of the task.
+    The loss is the mean squared error of the answers at the patches.
 
     Attributes:
         task: 'quiet' or 'broadcast' (helpers/images/triggers.py).
@@ -44,8 +39,7 @@ class SinkTask:
             needs no sink.
         layer_scale: what LayerScale starts at; 0 for none.
         optimizer: 'adamw', or 'sgd' (Nesterov's momentum 0.9).
-        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`;
-            no picture is shown twice.
+        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
     """
 
     task: str = "quiet"

@@ -1,6 +1,4 @@
-"""TokenLayout: the one place that knows where [CLS], registers and patches stand; every other
-module asks it and slices nothing by itself. [CLS][distillation][registers][patches][appended].
-"""
+"""TokenLayout: the one place that knows where [CLS], registers and patches stand."""
 
 from dataclasses import dataclass, replace
 
@@ -9,18 +7,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Where the tokens of one model at one resolution stand.
+    """Where tokens stand: [CLS][distillation][registers][patches][appended].
 
     Attributes:
         grid: patch rows and columns.
         cls: whether a [CLS] token leads the sequence.
-        registers: trained registers between [CLS] and the patches.
-        distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models
-            have one).
+        registers: trained registers; distillation: tokens as DeiT's distilled models have one.
         appended: test-time registers, after the patches or, with `rotary`, right before them.
         kept: patches left in the sequence where others were removed; None where all are there.
-        rotary: whether the blocks rotate queries and keys of all tokens behind the prefix, so that
-            whatever is no patch must stand in the prefix.
+        rotary: whether the blocks rotate queries and keys of all tokens behind the prefix.
 
     >>> layout = TokenLayout((2, 3), registers=4)
     >>> layout.patches, layout.prefix, layout.tokens
@@ -108,17 +103,10 @@ class TokenLayout:
         return x.unflatten(dim, self.grid)
 
     def rolled(self, x: Tensor, dim: int = -1) -> Tensor:
-        """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid.
-
-        By half of its rows and columns, rounded down, around its edges: corners meet in the centre.
-        """
+        """`x` with its patches (of dimension `dim`) moved by half of the grid, rounded down."""
         dim %= x.ndim
-        rows, columns = self.grid
-        return (
-            self.to_grid(x, dim)
-            .roll((rows // 2, columns // 2), (dim, dim + 1))
-            .flatten(dim, dim + 1)
-        )
+        shifts = (self.grid[0] // 2, self.grid[1] // 2)
+        return self.to_grid(x, dim).roll(shifts, (dim, dim + 1)).flatten(dim, dim + 1)
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""

@@ -56,12 +56,10 @@ class Recipe:
         clip: largest gradient norm.
         drop_path: rate of the last block; it rises linearly from 0 in the first.
         mixup, cutmix, smoothing: strengths alpha, and label smoothing.
-        augment, erase: timm's name of a RandAugment policy, '' for none; probability of random
-            erasing.
+        augment, erase: name of timm's RandAugment policy or ''; probability of random erasing.
         scale: smallest area of a random crop.
         ema: decay of the average of the weights, which is what is measured and kept.
         checkpoints: measurements along the training, the start and the end among them.
-        seed: of weights, order and augmentations.
         objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and
             smoothing are not used.
     """

@@ -46,10 +46,8 @@ def test_outliers_are_those_of_the_control_that_is_changed(name):
     assert found.any() == (name == "control-corners")
     if found.any():
         (places,) = found.all(0).nonzero(as_tuple=True)
-        assert (
-            places.tolist() == sorted(load_backbone(name).layout.corners)
-            and found.sum(1).max() == 4
-        )
+        assert places.tolist() == sorted(load_backbone(name).layout.corners)
+        assert found.sum(1).max() == 4
 
 
 def knows_class(part):

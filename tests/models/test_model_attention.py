@@ -94,9 +94,8 @@ def test_rows_and_values_are_those_of_the_module(kind):
 def test_an_update_is_its_bias_and_the_weighted_values(kind, gamma):
     attn = drawn_into(KINDS[kind]())
     seen, rows, _, out = looked(attn)
-    layers = Sublayer(
-        nn.Identity(), getattr(attn, "out_proj", None) or attn.proj, gamma, nn.Identity()
-    )
+    projection = getattr(attn, "out_proj", None) or attn.proj
+    layers = Sublayer(nn.Identity(), projection, gamma, nn.Identity())
     after = X + out * (1 if gamma is None else gamma)
     update = Update(X, seen, after, layers)
     assert update.before is X and update.after is after and update.attention is seen
@@ -130,12 +129,8 @@ def test_what_was_seen_in_inference_mode_leaves_gradients_to_others():
 
 def test_an_update_without_a_bias_or_of_half_precision():
     layer = nn.Linear(2, 2, bias=False).bfloat16()
-    update = Update(
-        torch.ones(1).half(),
-        Attention(),
-        torch.ones(1).half(),
-        Sublayer(nn.Identity(), layer, torch.ones(2).half(), nn.Identity()),
-    )
+    layers = Sublayer(nn.Identity(), layer, torch.ones(2).half(), nn.Identity())
+    update = Update(torch.ones(1).half(), Attention(), torch.ones(1).half(), layers)
     assert update.bias.tolist() == [0.0, 0.0]
     parts = (update.before, update.after, update.weight, update.gamma, update.bias)
     assert {x.dtype for x in parts} == {torch.float32}

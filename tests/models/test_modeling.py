@@ -103,13 +103,8 @@ def folder(request, tmp_path):
     plain = made(**arguments)
     model = add_registers(plain, 2, NEURONS, "all")
     kept(model, tmp_path)
-    config = {
-        "architecture": name,
-        "arguments": arguments,
-        "registers": 2,
-        "neurons": NEURONS,
-        "clear": "all",
-    }
+    config = {"architecture": name, "arguments": arguments, "neurons": NEURONS}
+    config |= {"registers": 2, "clear": "all"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     return tmp_path, model
 

@@ -42,11 +42,8 @@ def test_registers_are_random_by_the_seed_and_stand_before_the_patches():
         posthoc.with_registers(posthoc.base_of(recipe), recipe).reg_token
         for recipe in (PostHoc(**TINY), PostHoc(**TINY), PostHoc(**TINY | {"seed": 1}))
     ]
-    assert (
-        tokens[0].shape == (1, 4, 64)
-        and torch.equal(tokens[0], tokens[1])
-        and not torch.equal(tokens[0], tokens[2])
-    )
+    assert tokens[0].shape == (1, 4, 64)
+    assert torch.equal(tokens[0], tokens[1]) and not torch.equal(tokens[0], tokens[2])
     assert 0.5 / 8 < tokens[0].std() < 2 / 8
 
 

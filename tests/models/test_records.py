@@ -1,7 +1,5 @@
 """What figures and tables show of the records of trainings."""
 
-import pytest
-
 from helpers.models import (
     PostHoc,
     attention_curves,
@@ -69,13 +67,6 @@ def test_a_row_for_each_preset_and_number_of_registers():
         [2, 0.0, 3.0, 3.0, 65.0],
         [1, 0.0, 1.0, 1.0, 20.0],
     ]
-    assert [name.partition(" ")[0] for name in table.columns] == [
-        "trainings",
-        "images",
-        "norm",
-        "norm",
-        "accuracy",
-    ]
 
 
 def test_families_of_controls_and_of_trainings():
@@ -83,19 +74,13 @@ def test_families_of_controls_and_of_trainings():
     assert found["a"] == {(0, 0): "a", (4, 0): "b"}
     assert found["scratch-reg0"] == trained.family("scratch-reg0", [0, 2, 4], [0, 1])
     assert [*found["scratch-reg0"]] == [(0, 0), (2, 0), (4, 0), (0, 1), (2, 1), (4, 1)]
-    with pytest.raises(ValueError, match="shorter"):
-        trained_families(["a", "b"], ["c"], [0, 4], [0])
 
 
 def test_the_seeds_of_controls_and_of_trainings():
     found = trained_seeds(["a", "scratch-reg4"], ["b", ""], 4)
     assert found["a"] == {(4, 0): "b"} and trained_seeds(["a"], ["a"]) == {"a": {(0, 0): "a"}}
-    assert (
-        found["scratch-reg4"] == trained.of_every_seed("scratch-reg4")
-        and len(found["scratch-reg4"]) == 3
-    )
-    with pytest.raises(ValueError, match="shorter"):
-        trained_seeds(["a", "b"], ["c"])
+    assert found["scratch-reg4"] == trained.of_every_seed("scratch-reg4")
+    assert len(found["scratch-reg4"]) == 3
 
 
 def added(outlier_images, writer, registers=0, norms=(), accuracy=(), **recipe):
@@ -152,45 +137,35 @@ def test_what_has_no_twin_of_another_seed_is_left_out():
     assert trained_alike(lone) == trained_alike(["scratch-reg1"] * 2) == trained_alike([]) == {}
 
 
-def test_the_table_of_sinks_tells_when_they_appear_apart_from_outliers():
-    def trained_on(*entries, **recipe):
-        keys = ("error", "sink_images", "outlier_images", "norm_ratio")
-        known = [
-            {"step": 10 * i, "error_alone": 2.0} | dict(zip(keys, entry, strict=False))
-            for i, entry in enumerate(entries)
-        ]
-        told = (
-            {"register_sink_images": 0.25, "sink_one_images": 0.125}
-            if "attention" not in recipe
-            else {}
-        )
-        history = [
-            {key: value for key, value in (entry | told).items() if value is not None}
-            for entry in known
-        ]
-        return {"history": history, "recipe": vars(SinkTask(**recipe))}
+def trained_on(*entries, **recipe):
+    """Entries: error, images with a sink, images with an outlier, norm ratios."""
+    keys = ("error", "sink_images", "outlier_images", "norm_ratio")
+    common = {"error_alone": 2.0}
+    if "attention" not in recipe:
+        common |= {"register_sink_images": 0.25, "sink_one_images": 0.125}
+    history = [
+        {"step": 10 * i, **common, **dict(zip(keys, entry, strict=True))}
+        for i, entry in enumerate(entries)
+    ]
+    for entry in history:
+        if entry["sink_images"] is None:
+            del entry["sink_images"]
+    return {"history": history, "recipe": vars(SinkTask(**recipe))}
 
+
+def test_the_table_of_sinks_tells_when_they_appear_apart_from_outliers():
+    start = (3.0, 0.0, 0.0, [9.0])
     quiet = {
-        (0, 0): trained_on(
-            (3.0, 0.0, 0.0, [9.0]), (1.0, 0.75, 0.0, [2.0, 4.0]), (0.5, 1.0, 0.1, [2.0, 1.0])
-        ),
-        (0, 1): trained_on(
-            (3.0, 0.0, 0.0, [9.0]), (1.0, 0.5, 0.0, [1.0, 1.0]), (0.5, 0.5, 0.0, [2.0, 1.0])
-        ),
+        (0, 0): trained_on(start, (1.0, 0.75, 0.0, [2.0, 4.0]), (0.5, 1.0, 0.1, [2.0, 1.0])),
+        (0, 1): trained_on(start, (1.0, 0.5, 0.0, [1.0, 1.0]), (0.5, 0.5, 0.0, [2.0, 1.0])),
     }
-    sigmoid = {
-        (4, 0): trained_on(
-            (1.0, None, 0.0, [9.0]), (1.0, None, 0.05, [1.0]), task="broadcast", attention="sigmoid"
-        )
-    }
+    entries = (1.0, None, 0.0, [9.0]), (1.0, None, 0.05, [1.0])
+    sigmoid = {(4, 0): trained_on(*entries, task="broadcast", attention="sigmoid")}
     table = sink_table({"quiet": quiet, "broadcast-sigmoid": sigmoid})
     quiets = [("quiet", "nothing", 0, 0), ("quiet", "nothing", 0, 1)]
     assert [*table.index] == [*quiets, ("broadcast-sigmoid", "attention sigmoid", 4, 0)]
     assert table.iloc[0].tolist() == [25.0, 100.0, 25.0, 12.5, "10", 10.0, "20", 4.0]
     assert table.iloc[1].tolist() == [25.0, 50.0, 25.0, 12.5, "never", 0.0, "never", 2.0]
     row = table.iloc[2]
-    assert (
-        row.iloc[0] == 50.0
-        and row.iloc[1:4].isna().all()
-        and row.iloc[4:].tolist() == ["", 5.0, "never", 1.0]
-    )
+    assert row.iloc[0] == 50.0 and row.iloc[1:4].isna().all()
+    assert row.iloc[4:].tolist() == ["", 5.0, "never", 1.0]

@@ -70,10 +70,8 @@ def test_everything_that_reducers_see(backbone):
         whole = stack(blocks, key).transpose(2, 3).flatten(-2)[:, :, start:end]
         assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
     attention = stack(blocks, "attention")
-    assert_near(
-        got["attention_entropy"],
-        torch.special.entr(attention[..., start:end, :]).sum(-1).mean(dim=(2, 3)),
-    )
+    entropy = torch.special.entr(attention[..., start:end, :]).sum(-1).mean(dim=(2, 3))
+    assert_near(got["attention_entropy"], entropy)
     assert_near(got["neuron"], blocks[1]["neurons"][:, start:end, 3])
     tokens, feature, _ = finished(backbone, blocks[-1]["residual"])
     assert_near(got["final_tokens"], tokens, 1e-4)
@@ -104,19 +102,12 @@ def test_registers_stand_in_the_prefix(backbone, init):
     with appended_registers(backbone, 1), appended_registers(backbone, 2, init):
         assert backbone.layout == layout.with_appended(3) and backbone.layout.prefix == start + 3
         entered = entering(backbone, x)
-        got = capture(
-            backbone,
-            x,
-            [PatchNorms(), QKVNorms("all"), AttentionEntropy(), FinalTokens(), Output()],
-            batch_size=2,
-        )
+        reducers = [PatchNorms(), QKVNorms("all"), AttentionEntropy(), FinalTokens(), Output()]
+        got = capture(backbone, x, reducers, batch_size=2)
     assert torch.equal(torch.cat([entered[:, :start], entered[:, start + 3 :]], dim=1), plain)
-    expected = (
-        plain[:, start:end].mean(1, keepdim=True)
-        if init == "mean"
-        else torch.zeros(3, 1, backbone.width)
-    )
-    torch.testing.assert_close(entered[:, start : start + 1], torch.zeros(3, 1, backbone.width))
+    zeros = torch.zeros(3, 1, backbone.width)
+    expected = plain[:, start:end].mean(1, keepdim=True) if init == "mean" else zeros
+    torch.testing.assert_close(entered[:, start : start + 1], zeros)
     if init != "normal":
         torch.testing.assert_close(entered[:, start + 1 : start + 3], expected.expand(3, 2, -1))
     blocks = forward(backbone, entered)
@@ -167,11 +158,8 @@ def test_dropped_patches_take_their_rotation_with_them(backbone, mode):
         patches = plain[image, start:end]
         patches = patches[kept] if mode == "remove" else patches.where(kept[:, None], 0)
         tokens = torch.cat([plain[image, :start], torch.zeros(1, backbone.width), patches])[None]
-        blocks = forward(
-            backbone,
-            tokens,
-            moved=(lambda r, kept=kept: r[..., kept, :]) if mode == "remove" else lambda r: r,
-        )
+        rows = kept if mode == "remove" else slice(None)
+        blocks = forward(backbone, tokens, moved=lambda r, rows=rows: r[..., rows, :])
         own = {key: got[key][image, None] for key in ("patch_norms", "output")}
         assert_same_pass(backbone, own, blocks, 1)
 
@@ -191,18 +179,14 @@ def test_positions_change_places_with_their_rotation(backbone):
     else:
         own = embedding[0, -(end - start) :]
         given = own[order.clamp(min=0)].masked_fill(order[:, None] < 0, 0)
-        torch.testing.assert_close(
-            entered[:, start:end] - plain[:, start:end],
-            (given - own).expand(3, -1, -1),
-            rtol=0,
-            atol=1e-5,
-        )
-    blocks = forward(
-        backbone,
-        entered,
-        moved=lambda r: r[..., order.clamp(min=0), :].masked_fill(order[:, None] < 0, 1.0),
-    )
-    assert_same_pass(backbone, got, blocks)
+        change = entered[:, start:end] - plain[:, start:end]
+        expected = (given - own).expand(3, -1, -1)
+        torch.testing.assert_close(change, expected, rtol=0, atol=1e-5)
+
+    def turned(rotation):
+        return rotation[..., order.clamp(min=0), :].masked_fill(order[:, None] < 0, 1.0)
+
+    assert_same_pass(backbone, got, forward(backbone, entered, moved=turned))
     with moved_positions(backbone, range(end - start)):
         assert torch.equal(entering(backbone, x), plain)
 
@@ -211,10 +195,8 @@ def test_layout_with_a_rotary_prefix():
     layout = TokenLayout((2, 3), registers=2, rotary=True).with_appended(2)
     x = torch.arange(layout.tokens)[None, :, None]
     assert (layout.own_prefix, layout.prefix, layout.tokens) == (3, 5, 11)
-    found = [
-        part(x).flatten().tolist()
-        for part in (layout.register_tokens, layout.appended_tokens, layout.patch_tokens)
-    ]
+    parts = (layout.register_tokens, layout.appended_tokens, layout.patch_tokens)
+    found = [part(x).flatten().tolist() for part in parts]
     assert found == [[1, 2], [3, 4], [5, 6, 7, 8, 9, 10]] and layout.cls_token(x).item() == 0
     assert layout.with_kept(4).appended_tokens(x[:, :9]).flatten().tolist() == [3, 4]
 
@@ -224,19 +206,14 @@ def test_an_attention_that_is_normalised_or_an_adapter_is_refused():
     model.blocks[1].attn.norm = torch.nn.LayerNorm(48)
     backbone = build("eva02")
     backbone.model = model
-    assert capture(backbone, pixels(backbone), [ClsAttention()])["cls_attention"].shape == (
-        3,
-        1,
-        17,
-    )
-    with pytest.raises(
-        ValueError, match="block 1 of 'eva02' normalises what its attention returns"
-    ):
-        capture(backbone, pixels(backbone), [ClsParts(blocks="all")])
+    x = pixels(backbone)
+    assert capture(backbone, x, [ClsAttention()])["cls_attention"].shape == (3, 1, 17)
+    with pytest.raises(ValueError, match="block 1 of 'eva02'"):
+        capture(backbone, x, [ClsParts(blocks="all")])
 
     class Adapter(torch.nn.Linear):
         pass
 
     model.blocks[0].attn.q_proj = randomise(Adapter(48, 48))
     with pytest.raises(ValueError, match="adapter"):
-        capture(backbone, pixels(backbone), [ClsAttention("all")])
+        capture(backbone, x, [ClsAttention("all")])

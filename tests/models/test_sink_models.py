@@ -22,11 +22,8 @@ def test_it_answers_at_every_token_and_has_what_the_recipe_says():
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 4 + 1 + 64, 3)
     assert model.blocks[0].ls1.gamma.unique().tolist() == [pytest.approx(1e-4)]
     plain = sinks.build(TINY)
-    assert (
-        plain.cls_token is None
-        and not hasattr(plain.blocks[0].ls1, "gamma")
-        and len(plain.blocks) == 2
-    )
+    assert plain.cls_token is None and len(plain.blocks) == 2
+    assert not hasattr(plain.blocks[0].ls1, "gamma")
 
 
 def test_sigmoid_attention_is_that_of_the_formula():
@@ -56,14 +53,11 @@ def test_a_saved_model_is_one_like_any_other(tmp_path):
     assert sinks.load(f"sinks:{path}")[1] == recipe
     assert sinks.task_of(f"sinks:{path}") == recipe.task and sinks.task_of("control-clean") is None
     backbone = load_backbone(f"sinks:{path}")
-    assert (
-        backbone.layout == TokenLayout((8, 8), cls=False, registers=1)
-        and backbone.describe()["name"] == f"sinks:{path.name}"
-    )
+    assert backbone.layout == TokenLayout((8, 8), cls=False, registers=1)
+    assert backbone.describe()["name"] == f"sinks:{path.name}"
     kept = capture(backbone, load_images("broadcast", 3, 1), [Sinks(), PatchNorms(), Output()])
-    assert kept["sink_patches"].shape == kept["sink_registers"].shape == (3, 2, 2) and kept[
-        "patch_norms"
-    ].shape == (3, 2, 64)
+    assert kept["sink_patches"].shape == kept["sink_registers"].shape == (3, 2, 2)
+    assert kept["patch_norms"].shape == (3, 2, 64)
     assert kept["output"].shape == (3, 65, 3) and not kept["sink_cls"].any()
     torch.testing.assert_close(kept["received"].sum(-1), torch.ones(3, 2))
 
@@ -72,7 +66,7 @@ def test_the_rows_of_sigmoid_attention_are_no_sinks(tmp_path):
     backbone = load_backbone(f"sinks:{saved(tmp_path, replace(TINY, attention='sigmoid'))}")
     images = load_images("quiet", 2, 1)
     assert capture(backbone, images, [PatchNorms()])["patch_norms"].isfinite().all()
-    with pytest.raises(ValueError, match="SigmoidAttention, whose rows are no softmax"):
+    with pytest.raises(ValueError, match="SigmoidAttention"):
         capture(backbone, images, [Sinks()])
 
 
@@ -88,45 +82,32 @@ def planted(registers=0, cls=0):
     attn = model.blocks[0].attn
     attn.qkv.bias[0] = 30.0  # query
     attn.qkv.weight[16, 0] = -10.0  # key
-    attn.qkv.weight[32, 0], attn.qkv.bias[32] = (
-        1.0,
-        16**0.5 / 2**0.5,
-    )  # value: about 2 x 2.83 for others, 0 for patch 9
+    # Value: about 2 x 2.83 for others, 0 for patch 9.
+    attn.qkv.weight[32, 0], attn.qkv.bias[32] = 1.0, 16**0.5 / 2**0.5
     attn.proj.weight[0, 0] = 1.0
     return model
 
 
 @pytest.mark.parametrize("registers, cls", [(0, 0), (2, 0), (0, 1)])
 def test_a_planted_sink_is_captured_with_its_value(registers, cls):
-    kept = capture(
-        load_backbone(planted(registers, cls)),
-        load_images("quiet", 2, 1),
-        [Sinks("patches", writes=True)],
-    )
+    backbone, images = load_backbone(planted(registers, cls)), load_images("quiet", 2, 1)
+    kept = capture(backbone, images, [Sinks("patches", writes=True)])
     assert kept["sink_rank"][:, 0, 0].tolist() == pytest.approx([1, 1])  # all get the same
     assert not kept["sink_rank"][:, 0, 1].any()
     assert (kept["sink_patches"][:, 0, 0] > 0.99).all() and (kept["sink_one"][:, 0, 0] > 0.99).all()
     assert (kept["sink_value"][:, 0, 0] < 0.01).all()
     assert kept["received"][:, 0].argmax(-1).tolist() == [9 + registers + cls] * 2
     uniform = 1 / (64 + registers + cls)
-    torch.testing.assert_close(kept["sink_patches"][:, 0, 1], torch.full((2,), 4 * uniform))
-    torch.testing.assert_close(
-        kept["sink_registers"][:, 0, 1], torch.full((2,), registers * uniform)
-    )
-    torch.testing.assert_close(kept["sink_cls"][:, 0, 1], torch.full((2,), cls * uniform))
+    for key, tokens in (("sink_patches", 4), ("sink_registers", registers), ("sink_cls", cls)):
+        torch.testing.assert_close(kept[key][:, 0, 1], torch.full((2,), tokens * uniform))
 
 
 def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     images = load_images("scenes", 3, 2)
-    control, found = load_backbone("control-content"), {}
-    for queries in ("read", "patches"):
-        found[queries] = capture(control, images, [Sinks(queries)])
-    assert (
-        found["read"]["sink_cls"][:, 0] > 0.99
-    ).all()  # idle heads attend [CLS], whose values are zero
-    assert (found["read"]["sink_value"][:, 0] < 0.02).all()
-    assert (
-        found["read"]["sink_patches"][:, -1].max() > found["patches"]["sink_patches"][:, -1].max()
-    )
+    control = load_backbone("control-content")
+    read, patches = (capture(control, images, [Sinks(x)]) for x in ("read", "patches"))
+    assert (read["sink_cls"][:, 0] > 0.99).all()  # idle heads attend [CLS], whose values are zero
+    assert (read["sink_value"][:, 0] < 0.02).all()
+    assert read["sink_patches"][:, -1].max() > patches["sink_patches"][:, -1].max()
     with pytest.raises(ValueError, match="queries is 'cls'; choose one of read, patches, all"):
         Sinks("cls")
