@@ -14,9 +14,8 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from helpers.claims.freshness import other_inputs
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project
+from helpers.claims.project import CONTROLS, Project, other_inputs
 from helpers.claims.result import Result, as_expected, read_result
 from helpers.files import write_text
 from helpers.names import plural, stored_name

@@ -20,9 +20,8 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
-from helpers.claims.notebook import read_notebook
+from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
-from helpers.claims.result import bundle
 
 # Every run tries the same examples, and none may fail for a slow machine.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)

@@ -15,9 +15,9 @@ from nbval_controls import differing
 from sources import unlisted
 
 from helpers.claims import numbers
-from helpers.claims.notebook import read_notebook
+from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
-from helpers.claims.result import Result, bundle
+from helpers.claims.result import Result
 from helpers.figures.data import FIGURE
 from helpers.run.publish import absolute_path
 

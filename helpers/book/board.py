@@ -13,9 +13,9 @@ from helpers.book.book import Book
 from helpers.book.counts import KINDS, standing
 from helpers.book.finding import Decision, Finding
 from helpers.book.render import distinct, render
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, NO_YES, NOT_TESTED
 from helpers.claims.project import CONTROLS
-from helpers.claims.result import Claim
 from helpers.names import short_names
 
 SEED = re.compile(r"-seed\d+$")

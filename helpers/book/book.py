@@ -9,9 +9,9 @@ import nbformat
 from helpers.book.counts import Counts, count, standing
 from helpers.book.finding import Finding
 from helpers.claims import history
-from helpers.claims.notebook import read_notebook
+from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Calibration, bundle, read_result
+from helpers.claims.result import Calibration, read_result
 from helpers.files import read_content
 
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found

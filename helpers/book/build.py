@@ -24,8 +24,9 @@ from helpers.book.claim_page import NEIGHBOUR
 from helpers.book.finding import Finding
 from helpers.book.render import macro, render
 from helpers.book.template_values import TemplateValues, cards
-from helpers.claims.project import HELPERS, Project
-from helpers.claims.result import Claim
+from helpers.claims.claim import Claim
+from helpers.claims.project import Project
+from helpers.claims.registry import CHECKOUT
 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
@@ -247,7 +248,7 @@ def _write_pages(
             path = folder / "_static" / "checkpoints.svg"
             figure.savefig(path, metadata={"Date": None, "Creator": None})
             plt.close(figure)
-    card = (HELPERS / "weights" / "README.md").read_text(encoding="utf-8")
+    card = (CHECKOUT / "helpers" / "weights" / "README.md").read_text(encoding="utf-8")
     texts = {
         **fragments.fragments(known),
         **explore.fragments(book.project.root, book.registry),

@@ -16,8 +16,8 @@ from helpers.book.explore import PLACES
 from helpers.book.finding import SYNTHETIC, TRAINED, Finding, axes, group
 from helpers.book.render import render
 from helpers.claims import history
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL
-from helpers.claims.result import Claim
 
 KEY = "key"  # tags the cell that draws the figure of the page
 # Kind of a picture -> how its file ends, and how a notebook holds it.

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, DECIDED, SHOWN
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result
+from helpers.claims.result import Result
 
 DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models

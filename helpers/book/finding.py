@@ -8,10 +8,11 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.book.render import SHARE, axis
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
-from helpers.claims.result import IMAGES_SUFFIX, REGISTER, Claim, Result
+from helpers.claims.result import IMAGES_SUFFIX, REGISTER, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_name, short_names
 

@@ -19,10 +19,10 @@ from helpers.book.counts import KINDS, together
 from helpers.book.finding import TRAINED, Decision, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
-from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED
+from helpers.claims.claim import ANSWERS, Claim
+from helpers.claims.criteria import CONTROL, NOT_TESTED
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
-from helpers.claims.result import Claim
 from helpers.claims.statistics import Judgement
 
 OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}  # of deciding tests

@@ -14,16 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from helpers.claims.criteria import (
-    IMAGES,
-    NO_YES,
-    OUTCOMES,
-    SHOWN,
-    Test,
-    Value,
-    in_words,
-    of_trainings,
-)
+from helpers.claims.claim import in_words
+from helpers.claims.criteria import IMAGES, NO_YES, OUTCOMES, SHOWN, Test, Value, of_trainings
 from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
 from helpers.names import plural, short_name

@@ -20,10 +20,10 @@ from markupsafe import Markup
 from helpers.book.book import Book
 from helpers.book.finding import Finding, shared_axes
 from helpers.book.render import SHARE, SIDES, amount, macro, render
+from helpers.claims.claim import Claim
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Term, term
-from helpers.claims.result import Claim
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "cannot be told from"}

@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from helpers.claims.criteria import Value
+from helpers.claims.criteria import ByName, Value
 from helpers.claims.project import Project
 from helpers.claims.result import Result, read_result
 from helpers.settings import nearest
@@ -16,7 +16,6 @@ HEAD = (
     "B - A with a 95 % interval, * where it leaves out 0. The interval takes A and B as "
     "independent (MOVER); on the same images it is as a rule too wide."
 )
-KEYS = ["model", "value"]
 
 
 def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
@@ -34,26 +33,19 @@ def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
     lines, moved = [f"A: {a}", f"B: {b}", HEAD], []
     for id in shared:
         results = [Result.from_json(project.registry[id], side[id]) for side in (one, other)]
-        verdicts = _renamed(*(result.shown for result in results))
-        lines.append("")
-        for model in dict.fromkeys(model for own in verdicts for model in own):
-            before, now = (own.get(model, "not judged") for own in verdicts)
-            has_moved = model in verdicts[0] and model in verdicts[1] and before != now
-            moved += [id] if has_moved else []
-            name = f"  {model}" if model else id
-            same = before if before == now else f"{before} -> {now}"
-            lines.append(f"{name}: {same}{'  MOVED' if has_moved else ''}")
-        settings = [_settings(side[id]) for side in (one, other)]
-        for name in dict.fromkeys(name for own in settings for name in own):
-            before, now = (own.get(name, "none") for own in settings)
-            lines += [f"  {name}: {before} -> {now}"] if before != now else []
-        table = _differing(*_renamed(*(result.by_model for result in results)))
-        lines += [] if table.empty else table.to_string(index=False).splitlines()
+        before, now = _renamed(*(result.shown for result in results))
+        has_moved = any(before[model] != now[model] for model in before if model in now)
+        moved += [id] if has_moved else []
+        lines += ["", *_verdicts(id, before, now)]
+        lines += _settings(one[id], other[id])
+        rows = list(_differing(*_renamed(*(result.by_model for result in results))))
+        if rows:
+            table = pd.DataFrame(rows, columns=["model", "value", "A", "B", "B - A"])
+            lines += table.to_string(index=False).splitlines()
     for side, own, others in (("A", one, other), ("B", other, one)):
         alone = [id for id in own if id not in others]
         lines += ["", f"only in {side}: {', '.join(alone)}"] if alone else []
-    named = ", ".join(dict.fromkeys(moved))
-    lines += ["", f"a verdict moved on {named}" if moved else "no verdict moved"]
+    lines += ["", f"a verdict moved on {', '.join(moved)}" if moved else "no verdict moved"]
     return "\n".join(lines), bool(moved)
 
 
@@ -66,7 +58,7 @@ def difference(a: Value, b: Value) -> Value | None:
     if a.value is None or b.value is None:
         return None
     middle, low, high = b.value - a.value, None, None
-    if None not in (a.low, a.high, b.low, b.high):
+    if a.is_bounded and b.is_bounded:
         low = middle - math.hypot(b.value - b.low, a.high - a.value)
         high = middle + math.hypot(b.high - b.value, a.value - a.low)
     n = min(filter(None, (a.n, b.n)), default=None)
@@ -94,44 +86,55 @@ def _renamed(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[dict, di
     return dict(a), dict(b)
 
 
-def _differing(
-    a: Mapping[str, Mapping[str, Value]], b: Mapping[str, Mapping[str, Value]]
-) -> pd.DataFrame:
-    """The values of models that both have which differ in print, a row each."""
-    frames = []
-    for own, others in ((a, b), (b, a)):
-        rows = [
-            (m, x, value) for m, each in own.items() if m in others for x, value in each.items()
-        ]
-        frames.append(pd.DataFrame(rows, columns=[*KEYS, "of"]))
-    both = frames[0].merge(frames[1], "outer", KEYS, suffixes=("_a", "_b"), sort=False)
-    both = both.astype(object).where(both.notna(), None)
-    printed = pd.DataFrame(
-        [_printed(*row) for row in both[["of_a", "of_b"]].itertuples(index=False)],
-        columns=["A", "B", "B - A"],
-        index=both.index,
-    )
-    return both[KEYS].join(printed)[printed["A"] != printed["B"]]
+def _verdicts(id: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """A line for the claim and for each model."""
+    for model in {**before, **now}:
+        old, new = (own.get(model, "not judged") for own in (before, now))
+        mark = "  MOVED" if old != new and model in before and model in now else ""
+        yield f"{f'  {model}' if model else id}: {_change(old, new)}{mark}"
 
 
-def _printed(a: Value | None, b: Value | None) -> tuple[str, str, str]:
-    """Both values with their numbers of images, and their difference."""
-    texts = [
-        "not measured" if x is None else str(x) + ("" if x.n is None else f" (n = {x.n:,})")
-        for x in (a, b)
-    ]
-    change = difference(a, b) if a and b else None
-    if change is None:
-        return *texts, ""
-    is_apart = change.is_bounded and not change.low <= 0 <= change.high
-    return *texts, f"{change}{'*' if is_apart else ''}"
+def _settings(a: Mapping, b: Mapping) -> Iterator[str]:
+    """A line for each parameter, weights and list of images that are others."""
+    before, now = _made_with(a), _made_with(b)
+    for name in {**before, **now}:
+        old, new = before.get(name, "none"), now.get(name, "none")
+        if old != new:
+            yield f"  {name}: {_change(old, new)}"
 
 
-def _settings(data: Mapping) -> dict[str, str]:
+def _change(old: str, new: str) -> str:
+    return old if old == new else f"{old} -> {new}"
+
+
+def _made_with(data: Mapping) -> dict[str, str]:
     """With what a result was made: parameters, weights and lists of images, as text."""
     found = {f"parameter {x}": json.dumps(y) for x, y in data.get("parameters", {}).items()}
     for source in data["provenance"]["sources"]:
-        digest = source.get("weights_hash") or source["digest"]
         kind = "weights" if "weights_hash" in source else f"{source['n']} images"
-        found[f"{kind} of {source['name']}"] = digest
+        found[f"{kind} of {source['name']}"] = source.get("weights_hash") or source["digest"]
     return found
+
+
+def _differing(a: Mapping[str, ByName], b: Mapping[str, ByName]) -> Iterator[tuple[str, ...]]:
+    """A row for each value that differs in print, of the models that both have."""
+    for model in (model for model in a if model in b):
+        for name in {**a[model], **b[model]}:
+            old, new = a[model].get(name), b[model].get(name)
+            if _printed(old) != _printed(new):
+                yield model, name, _printed(old), _printed(new), _difference(old, new)
+
+
+def _printed(value: Value | None) -> str:
+    """A value with its number of images."""
+    if value is None:
+        return "not measured"
+    return str(value) + ("" if value.n is None else f" (n = {value.n:,})")
+
+
+def _difference(a: Value | None, b: Value | None) -> str:
+    found = difference(a, b) if a and b else None
+    if found is None:
+        return ""
+    is_apart = found.is_bounded and not found.low <= 0 <= found.high
+    return f"{found}{'*' if is_apart else ''}"

@@ -5,7 +5,7 @@ A test has three outcomes (holds, fails, undecided), because a value comes with 
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
@@ -21,8 +21,6 @@ _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": opera
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
 NO_YES = VERDICTS[1:3]  # what a test that never says yes would give, whatever it measures
-ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
-IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
 IMAGES = "images"  # what an interval is over, where nothing says otherwise
@@ -388,61 +386,15 @@ class Criterion:
         return "; ".join(parts)
 
 
-def exact_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Of the share of which k of n were seen, by Clopper & Pearson (1934): it covers at any share.
-
-    >>> [round(end, 3) for end in exact_interval(3, 3)]
-    [0.292, 1.0]
-    """
-    from scipy.special import betaincinv  # late: it takes longer to import than all else here
-
-    miss = (1 - level) / 2
-    low = betaincinv(k, n - k + 1, miss) if k else 0.0
-    high = betaincinv(k + 1, n - k, 1 - miss) if k < n else 1.0
-    return float(low), float(high)
-
-
 def of_trainings(k: int, n: int) -> str:
-    """`3 of 5 trainings [15, 95 %]`: the exact interval is that of the share of all trainings."""
-    low, high = exact_interval(k, n)
-    return f"{k} of {n} trainings [{100 * low:.0f}, {100 * high:.0f} %]"
+    """`3 of 5 trainings [15, 95 %]`, with the exact interval of the share of all trainings.
 
-
-def extensions(tests: Iterable[Test]) -> list[str]:
-    """A line for each thing in which tests go beyond the paper: which tests, and what differs."""
-    return [
-        f"our extension ({', '.join(dict.fromkeys(map(str, own)))}): {text}"
-        for text, own in beyond(tests).items()
-    ]
-
-
-def beyond(tests: Iterable[Test]) -> dict[str, list[Test]]:
-    """What differs from the paper, without a full stop -> the tests that go beyond it so."""
-    differ: dict[str, list[Test]] = {}
-    for test in tests:
-        if test.extension:
-            differ.setdefault(_bare(test.extension), []).append(test)
-    return differ
-
-
-def in_words(says: Mapping) -> str:
-    """The paper's own answer, then where it says so: `Refuted; on DINOv2-G supported.
-
-    It holds for DINOv2-G only (Figure 3).`
+    That of Clopper & Pearson (1934), which covers at any share.
     """
-    apart = ", ".join(f"on {name} {said}" for name, said in says.get("models", {}).items())
-    return sentences([says["verdict"], apart], [says["why"]])
+    from scipy.stats import binomtest  # late: it takes longer to import than all else here
 
-
-def _bare(text: str) -> str:
-    """A sentence without the full stop, to go into another."""
-    return text.strip().removesuffix(".")
-
-
-def sentences(*sentences: Iterable[str]) -> str:
-    """Each of its parts, as far as there are any."""
-    texts = ["; ".join(_bare(part) for part in parts if part) for parts in sentences]
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
+    low, high = binomtest(k, n).proportion_ci(method="exact")
+    return f"{k} of {n} trainings [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def _or_none(number) -> float | None:

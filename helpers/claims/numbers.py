@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import Value
-from helpers.claims.freshness import SAME, SUFFIX
-from helpers.claims.result import Result, bundle, displayed
+from helpers.claims.notebook import bundle, displayed
+from helpers.claims.project import SAME, SUFFIX
+from helpers.claims.result import Result
 from helpers.figures.data import FIGURE, rounded
 
 RELATIVE = 1e-3  # what one number may differ by, of itself
@@ -134,7 +135,7 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
 
     Args:
         stored: may have `spread`: path -> standard deviation of that number between machines, as it
-            was measured (`spreads`). Such a number may differ by four of them, where that is more.
+            was measured once. Such a number may differ by four of them, where that is more.
     """
     old, new = _groups(stored), _groups(fresh)
     spread = stored.get("spread", {})
@@ -162,27 +163,6 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
             if plain < difference <= tolerance:
                 moved.append((a, b))
     return sorted(deviations, key=lambda deviation: -deviation.ratio)
-
-
-def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
-    """Path -> how far the stored numbers lie from others of the same images.
-
-    The others are under rounding noise or another machine's settings. Root mean square; p-values in
-    decades.
-
-    Only of those that ever differ by more than half of what they may differ by without a spread.
-    """
-    plain = {part: content for part, content in stored.items() if part != "spread"}
-    squares, far = defaultdict(float), set()
-    for deviation in (one for fresh in others for one in compare(plain, fresh)):
-        if deviation.tolerance:
-            squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
-            far |= {deviation.path} if deviation.ratio > 0.5 else set()
-    return {
-        path: float(f"{math.sqrt(square / len(others)):.2g}")
-        for path, square in squares.items()
-        if path in far
-    }
 
 
 def flat(node: object, path: str = "") -> dict[str, object]:

@@ -1,25 +1,27 @@
-"""A checkout of the project: its registry, source notebooks and runs."""
+"""A checkout of the project: its registry, source notebooks and runs, and what is stale in it.
 
+A result is fresh while its parameters, its criterion and its claim's numbers on the controls are
+those of its run.
+"""
+
+import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from helpers.claims.registry import HELPERS, Registry, default, load_registry
+from helpers.claims.registry import Registry, default, load_registry
+from helpers.files import digest_of_json
 
-__all__ = ["CONTROLS", "HELPERS", "Project", "default", "git"]
-
-# The run on the models whose answers are known, which calibrates and is no finding.
-CONTROLS = "controls"
+CONTROLS = "controls"  # the run on the reference models, which calibrates and is no finding
+SUFFIX = ".numbers.json"  # of the file beside a notebook; see numbers.py
+SAME = "same_code"  # in it: `of_numbers` under earlier defaults, by the code of today's
 
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout: the registry, the source notebooks, and the runs below `root`.
-
-    There are published runs and a reader's own.
-    """
+    """A checkout at `root`, with published runs and a reader's own."""
 
     root: Path = field(default_factory=default)
 
@@ -35,24 +37,15 @@ class Project:
 
     @property
     def own(self) -> Path:
-        """The folder with one folder per run that is not published.
-
-        Git and `check` do not see it, the book shows it.
-        """
+        """The folder with one folder per run that is not published; the book shows them."""
         return self.root / "_build" / "runs"
 
     def place(self, run: str) -> Path:
-        """The folder that `run` writes into.
-
-        The controls are the project's, all else is its reader's until it is published.
-        """
+        """The folder that `run` writes into: a reader's own, but of the controls."""
         return (self.runs if run == CONTROLS else self.own) / run
 
     def results(self) -> Iterator[Path]:
-        """The `<id>.json` of every published run, and of that on the controls.
-
-        In order of run and identifier.
-        """
+        """The `<id>.json` of every published run and of the controls, by run and identifier."""
         return iter(sorted(self.runs.glob("*/*.json")))
 
     def executed(self) -> set[Path]:
@@ -61,7 +54,7 @@ class Project:
         return {path.with_name(path.name.removesuffix(".gz")) for path in found}
 
     def own_results(self) -> Iterator[Path]:
-        """The `<id>.json` of every run that is not published, in order of run and identifier."""
+        """The `<id>.json` of every run that is not published, by run and identifier."""
         return iter(sorted(self.own.glob("*/*.json")))
 
     def with_notebook(self) -> list[str]:
@@ -69,17 +62,57 @@ class Project:
         return [claim.id for claim in self.registry.claims.values() if claim.notebook]
 
     def source(self, id: str) -> Path:
-        """The source notebook of a claim.
-
-        Raises ValueError where there is none yet, FileNotFoundError where it is missing.
-        """
+        """The source notebook of a claim; ValueError where there is none yet."""
         claim = self.registry[id]
         if claim.notebook is None:
             raise ValueError(f"claim {id!r} has no notebook yet: {claim.waiting}")
-        path = self.root / claim.notebook
-        if not path.is_file():
-            raise FileNotFoundError(f"claim {id!r}: its notebook {claim.notebook} is missing")
-        return path
+        return self.root / claim.notebook
+
+    def stored_numbers(self, id: str) -> dict:
+        """The numbers beside a notebook, without values where there are none."""
+        path = self.source(id).with_suffix(SUFFIX)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"values": {}}
+
+
+def inputs(project: Project, id: str, parameters: Mapping) -> dict[str, str]:
+    """The digests of what binds a run of the claim `id` with these parameters to today's code."""
+    digests = {
+        "parameters": digest_of_json(parameters),
+        "criterion": project.registry[id].criterion.digest,
+        "numbers": of_numbers(project.stored_numbers(id)),
+    }
+    return {part: digest[:16] for part, digest in digests.items()}
+
+
+def of_numbers(stored: Mapping) -> str:
+    """The digest of the values on the controls among the numbers stored beside a notebook."""
+    return digest_of_json(stored["values"])
+
+
+def differing(
+    project: Project, id: str, made: Mapping[str, str], today: Mapping[str, str]
+) -> list[str]:
+    """Which of the inputs that a result was `made` with are not those of `today`.
+
+    Numbers of the same code under earlier defaults (`SAME`) are no others.
+    """
+    others = [part for part in today if made.get(part) != today[part]]
+    if made.get("numbers") in project.stored_numbers(id).get(SAME, ()):
+        others = [part for part in others if part != "numbers"]
+    return others
+
+
+def other_inputs(project: Project, data: Mapping) -> list[str]:
+    """The inputs of a published result that are not today's.
+
+    What a run is called it has to be; only on which device it was made is free.
+    """
+    claim, parameters = project.registry[data["id"]], data["parameters"]
+    if (profile := claim.profiles.get(data["run"])) is not None:
+        device = {key: value for key, value in parameters.items() if key == "device"}
+        parameters = {**claim.parameters, **profile, **device}
+    today = inputs(project, claim.id, parameters)
+    return differing(project, claim.id, data["provenance"]["inputs"], today)
 
 
 def git(root: Path, *arguments: str) -> str | None:

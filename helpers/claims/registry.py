@@ -1,7 +1,7 @@
-"""The registry of claims, completed with what can be derived, and the terms of measured values.
+"""The registry of claims, and the terms of measured values.
 
-A criterion stands in `notebooks/claims/PAPER.yml` before anything is run, named runs in
-`notebooks/profiles.yml`; `notebooks/terms.yml` says what values are called for people.
+Criteria stand in `notebooks/claims/PAPER.yml`, named runs in `notebooks/profiles.yml`, and what
+values are called in `notebooks/terms.yml`.
 """
 
 import re
@@ -17,7 +17,7 @@ from helpers.claims.criteria import Criterion, Test
 from helpers.claims.values import RegisteredClaim
 from helpers.settings import nearest
 
-HELPERS = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]  # of this package
 PROFILES, TERMS = "profiles.yml", "terms.yml"
 
 
@@ -25,7 +25,7 @@ def default() -> Path:
     """The project in which the current folder lies, else the checkout of this package."""
     here = Path.cwd()
     places = (here, *here.parents)
-    return next((x for x in places if (x / "notebooks" / "claims").is_dir()), HELPERS.parent)
+    return next((x for x in places if (x / "notebooks" / "claims").is_dir()), CHECKOUT)
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,7 @@ class Registry:
 
 
 def load_registry(folder: Path | str | None = None) -> Registry:
-    """The registry in `folder`, unless given that of the project of the current folder.
-
-    Raises ValueError that names the claim where its entry has another form.
-    """
+    """The registry in `folder`, unless given that of the project of the current folder."""
     folder = Path(folder or default() / "notebooks")
     runs = read_yaml(folder / PROFILES)
     registry, root = Registry({}, {}, runs.get("replicates", {})), folder.resolve().parent
@@ -66,34 +63,18 @@ def load_registry(folder: Path | str | None = None) -> Registry:
         for id, entry in data["claims"].items():
             more = entry.get("more_controls", {})
             expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
-            try:
-                entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
-                profiles = runs["profiles"].get(id, {})
-                registry.claims[id] = RegisteredClaim(
-                    id, name, **entry, profiles=profiles, source=paper, root=root
-                )
-            except TypeError as error:  # a field too many or too few
-                raise ValueError(f"claims/{name}.yml: {id}: {error}") from None
+            entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
+            profiles = runs["profiles"].get(id, {})
+            registry.claims[id] = RegisteredClaim(
+                id, name, **entry, profiles=profiles, source=paper, root=root
+            )
     return registry
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Refuses a key that is given twice, of which YAML itself would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"line {node.start_mark.line + 1}: {key!r} is given twice")
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: Path) -> dict:
-    """The data of a YAML file; ValueError that names it where it is none."""
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path.name}: {error}") from None
+    """The data of a YAML file."""
+    with path.open(encoding="utf-8") as file:
+        return yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:
@@ -176,7 +157,7 @@ def load_terms(path: Path | None = None) -> Terms:
     A project without one has those of the checkout of this package.
     """
     own = default() / "notebooks" / TERMS
-    return _read_terms(path or (own if own.is_file() else HELPERS.parent / "notebooks" / TERMS))
+    return _read_terms(path or (own if own.is_file() else CHECKOUT / "notebooks" / TERMS))
 
 
 @cache

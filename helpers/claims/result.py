@@ -9,21 +9,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from helpers.claims.agreement import Agreement, agreement
-from helpers.claims.claim import Claim, reported_cells
+from helpers.claims.claim import Agreement, Claim, agreement, reported_cells
 from helpers.claims.criteria import CONTROL, NOT_TESTED, OUTCOMES, ByName, Value
 from helpers.claims.markdown import Cells, render
+from helpers.claims.notebook import MIME
 from helpers.files import write_bytes, write_text
 
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
 PLAIN = "_plain"  # ends the names of values of the model as it is, beside those of an edited one
 REGISTER = "with a test-time register"
-MIME = "application/vnd.registers.result+json"
 
 
 @dataclass(frozen=True)
@@ -281,31 +279,6 @@ def sources_of(data: Mapping) -> list[dict]:
     A notebook's bundle has them at its top, a run's file in its provenance.
     """
     return data["sources"] if "sources" in data else data.get("provenance", {}).get("sources", [])
-
-
-def displayed(notebook: Mapping, mime: str) -> list:
-    """What an executed notebook displays of one MIME type, in its order."""
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
-    shown = [output["data"][mime] for output in outputs if mime in output.get("data", ())]
-    return json.loads(json.dumps(shown))
-
-
-def bundle(notebook: Mapping) -> dict:
-    """The result that an executed notebook displays; ValueError unless it is exactly one."""
-    results = displayed(notebook, MIME)
-    if len(results) != 1:
-        raise ValueError(f"the notebook displays {len(results)} results; it must end with one")
-    return results[0]
-
-
-def refer_to_file(notebook: Mapping) -> None:
-    """Leave of the result that an executed notebook displays what is for people.
-
-    Its numbers stand in the `<id>.json` beside it.
-    """
-    for output in chain.from_iterable(cell.get("outputs", ()) for cell in notebook["cells"]):
-        if MIME in output.get("data", ()):
-            output["data"][MIME] = {"id": output["data"][MIME]["id"]}
 
 
 class Made(NamedTuple):

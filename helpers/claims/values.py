@@ -1,4 +1,9 @@
-"""Values as a notebook collects them, and the claim by which it judges them."""
+"""Values as a notebook collects them, what they take of each image, and the claim that judges.
+
+`<id>.images.parquet` beside a result holds one number of one image a row, with a digest of its
+picture where that is known; `part` tells apart several numbers of an image, such as those of
+several trainings. Values of which an image gives many, and plain numbers, have no rows.
+"""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,10 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.claims import per_image
+import numpy as np
+import pandas as pd
+
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import INTERVAL, Value
 from helpers.claims.result import Result, by_model, judge
+from helpers.files import digest_of
+
+FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
+NAME = "images.parquet"
+COLUMNS = ["model", "dataset", "value", "part", "image", "picture", "number"]
 
 
 class Values(list[Value]):
@@ -77,7 +89,7 @@ class Values(list[Value]):
     ) -> Result:
         """The verdict, with its sources.
 
-        A run keeps what the values take of each image (helpers/claims/per_image.py).
+        A run keeps what the values take of each image (`write_per_image`).
 
         Args:
             captured: model -> what `capture_each` kept of it, or anything else with a `source`.
@@ -87,8 +99,8 @@ class Values(list[Value]):
         """
         sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
         once = {str(source): source for source in sources}
-        if folder := os.environ.get(per_image.FOLDER):
-            per_image.write(Path(folder), self._per_image, images)
+        if folder := os.environ.get(FOLDER):
+            write_per_image(Path(folder), self._per_image, images)
         return judge(self.claim, self, list(once.values()), not_run)
 
 
@@ -125,3 +137,39 @@ class RegisteredClaim(Claim):
     ) -> Result:
         """The verdict on measured values, see `helpers.claims.result.judge`."""
         return judge(self, values, sources, not_run)
+
+
+def write_per_image(
+    folder: Path, found: Iterable[tuple[str, str, str | None, Any]], images: Iterable[Any]
+) -> None:
+    """Write what values take of each image into `folder`.
+
+    Args:
+        found: model, name of the value, its data set, and what it takes of each image.
+        images: the `Images` behind the result. A value's pictures are those of the one set that is
+            called like its data set and has as many images.
+    """
+    pictures: dict[tuple[str, int], set[tuple[str, ...]]] = {}
+    for one in images:
+        own = tuple(digest_of(x, length=16) for x in one.contents or one.ids)
+        pictures.setdefault((one.name, len(own)), set()).add(own)
+    frames = []
+    for model, value, dataset, taken in found:
+        for part, numbers in enumerate(taken.pieces):
+            n = len(numbers)
+            known = pictures.get((dataset or "", n), set())
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "model": model,
+                        "dataset": dataset,
+                        "value": value,
+                        "part": part,
+                        "image": range(n),
+                        "picture": next(iter(known)) if len(known) == 1 else None,
+                        "number": np.asarray(numbers, np.float32),
+                    }
+                )
+            )
+    table = pd.concat(frames) if frames else pd.DataFrame(columns=COLUMNS)
+    table.to_parquet(folder / NAME, index=False, compression="zstd")

@@ -10,19 +10,10 @@ from pathlib import Path
 import yaml
 
 from helpers.claims import numbers
-from helpers.claims.freshness import other_inputs
-from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.result import (
-    MIME,
-    Claim,
-    Result,
-    as_expected,
-    bundle,
-    displayed,
-    read_result,
-    unexpected,
-)
+from helpers.claims.claim import Claim
+from helpers.claims.notebook import MIME, bundle, displayed, read_notebook
+from helpers.claims.project import CONTROLS, Project, git, other_inputs
+from helpers.claims.result import Result, as_expected, read_result, unexpected
 from helpers.run.parameters import checked
 
 

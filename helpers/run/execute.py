@@ -19,21 +19,19 @@ from typing import Any, NamedTuple
 import nbformat
 
 from helpers.claims import history, numbers
-from helpers.claims.freshness import differing, inputs
-from helpers.claims.per_image import FOLDER, NAME
-from helpers.claims.project import CONTROLS, Project
+from helpers.claims.notebook import bundle, refer_to_file
+from helpers.claims.project import CONTROLS, Project, differing, inputs
 from helpers.claims.result import (
     Calibration,
     Made,
     Result,
     as_expected,
-    bundle,
     check_run,
     publish,
     read_result,
-    refer_to_file,
     unexpected,
 )
+from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_text
 from helpers.names import plural
 from helpers.run.kernel import OwnKernel, executed

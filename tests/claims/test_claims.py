@@ -12,7 +12,8 @@ from conftest import rows
 from helpers.claims import Value, load_registry
 from helpers.claims.claim import Paper
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
-from helpers.claims.result import MIME, Result
+from helpers.claims.notebook import MIME
+from helpers.claims.result import Result
 from helpers.claims.values import RegisteredClaim
 from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import over_images, share

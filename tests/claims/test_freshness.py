@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from helpers.claims import numbers
-from helpers.claims.freshness import SAME, differing, inputs, of_numbers
-from helpers.claims.project import CONTROLS, Project
+from helpers.claims.project import CONTROLS, SAME, Project, differing, inputs, of_numbers
 from helpers.claims.result import read_result
 from helpers.files import digest_of_json
 from helpers.run import check

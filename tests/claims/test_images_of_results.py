@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.claims import load_registry, per_image
+from helpers.claims import load_registry, values
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import IMAGES_SUFFIX
 from helpers.images import load_images
@@ -16,8 +16,8 @@ ROW = np.random.default_rng(2).random(20)
 
 def written(folder, estimates, dataset="scenes", images=(SCENES,)):
     rows = [("m", name, dataset, one.per_image) for name, one in estimates.items()]
-    per_image.write(folder, rows, images)
-    return pd.read_parquet(folder / per_image.NAME)
+    values.write_per_image(folder, rows, images)
+    return pd.read_parquet(folder / values.NAME)
 
 
 def test_a_row_for_each_number_of_an_image(tmp_path):
@@ -25,7 +25,7 @@ def test_a_row_for_each_number_of_an_image(tmp_path):
     row[4] = np.nan
     seeds = over_seeds([over_images(ROW + i) for i in range(3)])
     found = written(tmp_path, {"mean": over_images(row), "share": share(ROW > 0.5), "s": seeds})
-    assert [*found] == per_image.COLUMNS and len(found) == 5 * 20
+    assert [*found] == values.COLUMNS and len(found) == 5 * 20
     np.testing.assert_array_equal(found["number"][:20], row)
     assert [*found["part"].unique()] == [0, 1, 2] and [*found["image"][20:40]] == [*range(20)]
     fewer = written(tmp_path, {"mean": over_images(ROW[:9])}, images=[SCENES[:9]])
@@ -48,14 +48,14 @@ def test_pictures_are_those_of_the_one_set_that_fits(tmp_path):
 
 
 def test_a_notebook_writes_them_where_its_run_asks(tmp_path, monkeypatch):
-    values = load_registry()["nr1-artifacts"].values("scenes")
-    values.add("m", {"outlier_images": share(ROW > 0.5), "plain": 1.0})
-    values.judge({}, [SCENES])
-    monkeypatch.setenv(per_image.FOLDER, str(tmp_path))
-    values.judge({}, [SCENES])
-    assert len(pd.read_parquet(tmp_path / per_image.NAME)) == 20
+    found = load_registry()["nr1-artifacts"].values("scenes")
+    found.add("m", {"outlier_images": share(ROW > 0.5), "plain": 1.0})
+    found.judge({}, [SCENES])
+    monkeypatch.setenv(values.FOLDER, str(tmp_path))
+    found.judge({}, [SCENES])
+    assert len(pd.read_parquet(tmp_path / values.NAME)) == 20
     load_registry()["nr1-artifacts"].values("x").judge({}, [], {"m": "no network"})
-    assert pd.read_parquet(tmp_path / per_image.NAME).empty
+    assert pd.read_parquet(tmp_path / values.NAME).empty
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_notebook_writes_them_where_its_run_asks(tmp_path, monkeypatch):
 def test_published_numbers_are_read(path):
     assert path.parent.name != CONTROLS
     found = pd.read_parquet(path.with_name(f"{path.stem}{IMAGES_SUFFIX}"))
-    assert [*found] == per_image.COLUMNS and found["number"].notna().any()
+    assert [*found] == values.COLUMNS and found["number"].notna().any()

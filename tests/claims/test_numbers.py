@@ -11,9 +11,9 @@ from conftest import rows
 
 from helpers.claims import load_registry, numbers
 from helpers.claims.criteria import Value
+from helpers.claims.notebook import MIME
 from helpers.claims.numbers import compare
 from helpers.claims.project import Project
-from helpers.claims.result import MIME
 from helpers.figures.data import FIGURE, figure_text
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))

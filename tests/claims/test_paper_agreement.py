@@ -9,9 +9,10 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.claim import Paper
-from helpers.claims.criteria import ANSWERS, Criterion, Test, in_words
-from helpers.claims.result import MIME, Result
+from helpers.claims.claim import ANSWERS, Paper, in_words
+from helpers.claims.criteria import Criterion, Test
+from helpers.claims.notebook import MIME
+from helpers.claims.result import Result
 from helpers.claims.values import RegisteredClaim
 
 CHECKPOINTS = {f"ViT-{size}": f"vit_{size}" for size in "SLG"}

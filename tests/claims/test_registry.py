@@ -5,17 +5,18 @@ import re
 from collections import Counter
 
 import pytest
+import yaml
 from conftest import rows
 from jsonschema import Draft202012Validator
 
 from helpers.claims import load_registry, numbers
-from helpers.claims.project import HELPERS, Project
-from helpers.claims.registry import read_yaml
+from helpers.claims.project import Project
+from helpers.claims.registry import CHECKOUT, read_yaml
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
 from helpers.models.controls import FURTHER
 
-REGISTRY = HELPERS.parent / "notebooks"
+REGISTRY = CHECKOUT / "notebooks"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 IDS = """
 nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps
@@ -204,24 +205,20 @@ def test_what_a_claim_names_is_there():
             assert others.keys() <= {test["value"] for test in tests}, id
 
 
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("claims:\n  nr1-a: {title: x}\n  nr1-a: {title: y}\n", "'nr1-a' is given twice"),
-        ("claims: [", "a.yml"),
-        ("paper: {order: 1}\nclaims: {}", "title"),
-        ("paper: PAPER\nclaims: {aa1-x: {titel: t, criterion: {}, expected: {}}}", "quantifier"),
-        ("paper: PAPER\nclaims: {aa1-x: {titel: t, criterion: C, expected: {}}}", "titel"),
-    ],
-)
-def test_a_file_of_another_form_is_refused(tmp_path, text, wrong):
-    text = text.replace("PAPER", json.dumps(READ["sorts"]["paper"]))
-    text = text.replace("criterion: C", "criterion: {quantifier: all, tests: []}")
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "a.yml").write_text(text)
-    (tmp_path / "profiles.yml").write_text("profiles: {}")
-    with pytest.raises((ValueError, TypeError), match=wrong):
-        load_registry(tmp_path)
+def keys(node):
+    """The keys of each mapping of a YAML document."""
+    if isinstance(node, yaml.MappingNode):
+        yield [key.value for key, _ in node.value]
+    for part in node.value if isinstance(node.value, list) else ():
+        for one in part if isinstance(part, tuple) else (part,):
+            yield from keys(one)
+
+
+@pytest.mark.parametrize("path", sorted(REGISTRY.rglob("*.yml")), ids=lambda path: path.stem)
+def test_no_key_is_given_twice(path):
+    """YAML itself keeps the last silently."""
+    for own in keys(yaml.compose(path.read_text(encoding="utf-8"), yaml.CSafeLoader)):
+        assert len(own) == len({*own}), own
 
 
 FROM_THE_HUB = {

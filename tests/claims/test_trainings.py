@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binom, binomtest
 
 from helpers.claims import load_registry
-from helpers.claims.criteria import Criterion, Test, Value, exact_interval
+from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.result import Result
 from helpers.measures.stats import Estimate, over_images, over_seeds, share
 
@@ -22,25 +21,6 @@ SPREAD = over_seeds([Estimate(x, x - 0.2, x + 0.2, 60) for x in (0.7, 1.0, 2.0)]
 
 def of(estimate):
     return Value.of("x", estimate, model="m")
-
-
-def test_the_exact_interval_is_scipys():
-    for n in (1, 3, 5, 12):
-        for k in range(n + 1):
-            expected = binomtest(k, n).proportion_ci(method="exact")
-            assert exact_interval(k, n) == pytest.approx((expected.low, expected.high))
-    assert exact_interval(3, 3)[0] == pytest.approx((0.05 / 2) ** (1 / 3))
-
-
-@pytest.mark.parametrize("n", [3, 5, 10])
-def test_the_exact_interval_covers_at_any_share(n):
-    """Whatever the share of trainings in which a test holds, in 95 % of studies or more."""
-    ends = [exact_interval(k, n) for k in range(n + 1)]
-    drawn = np.random.default_rng(n).binomial(n, 0.7, 4000)
-    assert np.mean([ends[k][0] <= 0.7 <= ends[k][1] for k in drawn]) >= 0.94
-    for truth in np.linspace(0.01, 0.99, 99):
-        within = [low <= truth <= high for low, high in ends]
-        assert binom.pmf(np.arange(n + 1), n, truth)[within].sum() >= 0.95
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 from conftest import PARAMETERS, edit_profiles, edit_registry
 
 from helpers.claims import numbers
+from helpers.claims.notebook import MIME, bundle, displayed
 from helpers.claims.project import Project
-from helpers.claims.result import MIME, bundle, displayed, read_result
+from helpers.claims.result import read_result
 from helpers.run import execute, parameters, provenance
 from helpers.run.execute import Outcome
 
