@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from helpers.claims.criteria import CONTROL
 from helpers.measures.stats import NONE, Estimate, Estimates
 from helpers.names import size_name
 
@@ -49,8 +48,7 @@ class Member(NamedTuple):
     Attributes:
         model, side: its name, and the side of its images in pixels; 0 for its own.
         recipe, size: what trained it, and how large it is, in words.
-        judged: whether its corner share is asked for: that of a training which began with
-            ImageNet-21k.
+        judged: whether its corner share counts: its training began with ImageNet-21k.
     """
 
     model: str
@@ -71,23 +69,10 @@ def members(
             with its images at several sides.
         sides: of images in pixels; each group of them is one size of a control.
 
-    Raises ValueError for a name that tells no recipe or no size, and for a checkpoint `beside` a
-    control.
+    Raises ValueError for a name that tells no recipe or no size.
     """
     if beside:
-        if others := [model for model in models if not model.startswith(CONTROL)]:
-            raise ValueError(
-                f"{others[0]!r} is no control; give -p other_recipe= and -p image_sizes='[[0]]'"
-            )
-        return {
-            model: [
-                Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
-                for recipe, name in (("control", model), ("clean", beside))
-                for own in sides
-                for side in own
-            ]
-            for model in models
-        }
+        return {model: _of_control(model, beside, sides) for model in models}
     found: dict[str, list[Member]] = {}
     for model in models:
         (family, recipe), size = trained(model), size_name(model)
@@ -97,6 +82,16 @@ def members(
         own = [Member(model, side, recipe, size, began) for group in sides for side in group]
         found.setdefault(family, []).extend(own)
     return found
+
+
+def _of_control(model: str, beside: str, sides: Sequence[Sequence[int]]) -> list[Member]:
+    """A control and the one `beside` it, as two recipes."""
+    return [
+        Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
+        for recipe, name in (("control", model), ("clean", beside))
+        for own in sides
+        for side in own
+    ]
 
 
 def measured(
@@ -109,19 +104,15 @@ def measured(
         `helpers.measures.recipes.presence_and_corners` gives them; model -> what has its `source`;
         the images, without pictures; and model -> why there is nothing of it.
 
-    Raises ValueError where they are of other images, or of none of the models.
+    Raises ValueError where they are not all of the same `n` images.
     """
-    every = {own["model"]: own for own in map(read, sorted(Path(folder).glob("*.json")))}
-    there = {model: every[model]["details"] for model in models if model in every}
+    every = {own["model"]: own["details"] for own in map(read, sorted(Path(folder).glob("*.json")))}
+    there = {model: every[model] for model in models if model in every}
     shown = {own["images"]["digest"]: own["images"] for own in there.values()}
-    if not there:
-        raise ValueError(f"{folder} has no file of these models")
-    if len(shown) > 1:
-        raise ValueError(f"{folder} is of {len(shown)} sets of images; measure all on the same")
+    if [images["n"] for images in shown.values()] != [n]:
+        sets = ", ".join(f"{images['n']} images" for images in shown.values()) or "no such model"
+        raise ValueError(f"{folder} is of {sets}; it has to be of the same {n} images")
     (images,) = shown.values()
-    if images["n"] != n:
-        raise ValueError(f"{folder} is of {images['n']} images; give -p n={images['n']}")
-    sources = {model: SimpleNamespace(source=own["source"]) for model, own in there.items()}
     found = {
         model: {
             "outlier_images": _estimate(own["images_with_outliers"]),
@@ -129,10 +120,11 @@ def measured(
         }
         for model, own in there.items()
     }
-    missing = {model: f"{folder} has no file of it" for model in models if model not in there}
+    sources = {model: SimpleNamespace(source=own["source"]) for model, own in there.items()}
     described = SimpleNamespace(
         name=images["name"], ids=(), contents=(), describe=lambda: dict(images)
     )
+    missing = {model: f"{folder} has no file of it" for model in models if model not in there}
     return found, sources, described, missing
 
 

@@ -48,14 +48,11 @@ class Claim:
     """One entry of the registry: a paper's statement and how it is judged here.
 
     Attributes:
-        reported: the paper's figures, one dict each: where, model, name,
-            value | range | text, unit, note.
-        paper_says: what the paper itself says of the statement: verdict, why, models (the paper's
-            name -> verdict), and others, what it says of further models test by test.
-        predicted: what was expected before the first run: verdict and why; None where nothing is
-            written.
-        expected: verdict that each control must give when it is judged alone, those of
-            `more_controls` too.
+        reported: the paper's figures: where, model, name, value | range | text, unit, note.
+        paper_says: what the paper says of the statement: verdict, why, models (the paper's name ->
+            verdict), and others, what it says of further models test by test.
+        predicted: what was expected before the first run: verdict and why.
+        expected: the verdict that each control must give when it is judged alone.
         more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
         profiles: named runs; each a dict of parameters that differ from the notebook's defaults.
         waiting: why there is no notebook yet, or None.
@@ -91,14 +88,9 @@ class Claim:
         return notebook_parameters(self.root / self.notebook) if self.notebook else {}
 
     def margin(self, name: str) -> float:
-        """The margin against which the value `name` is tested; ValueError where no test names it.
-
-        Of several tests of one value, that of `tests` comes first.
-        """
-        for test in (*self.criterion.tests, *self.criterion.all_tests):
-            if test.value == name:
-                return test.margin
-        raise ValueError(f"{self.id}: no test names {name!r}; the criterion is: {self.criterion}")
+        """The margin against which the value `name` is tested, first of `tests`."""
+        tests = (*self.criterion.tests, *self.criterion.all_tests)
+        return {test.value: test.margin for test in reversed(tests)}[name]
 
     @property
     def extensions(self) -> list[str]:
@@ -161,7 +153,7 @@ def _bare(text: str) -> str:
 class Side(NamedTuple):
     """What a paper said of a test on one model, and what came of it here.
 
-    Of all its tests on that model where `test` is None; then the words are verdicts.
+    Verdicts of all tests on that model where `test` is None.
     """
 
     model: str
@@ -171,10 +163,8 @@ class Side(NamedTuple):
 
     @property
     def equal(self) -> bool | None:
-        """Whether both are the same; None where it cannot be told.
-
-        So it is of what is undecided here, and of a test that comes out otherwise than the paper
-        saw it in some models: of a further one that says nothing.
+        """Whether both are the same; None where it is undecided here, and where a test comes out
+        otherwise than the paper saw it in some models, which says nothing of further ones.
         """
         if self.here not in (*DECIDED, OUTCOMES[True], OUTCOMES[False]):
             return None
@@ -213,11 +203,10 @@ class Agreement(NamedTuple):
 def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName]) -> Agreement:
     """The agreement of what was found with the paper, test by test.
 
-    Compared is what the paper measured and says of a test with what came of it here, on its own
-    models and on those of which it speaks as well (`others` in `paper_says`): 'agrees' where all
-    comparisons agree, 'disagrees' where none does, 'mixed' between, 'not stated' where there is
-    none. A test that goes beyond the paper is never compared. Tests are today's, on the stored
-    values.
+    Compared is what the paper says of a test with what came of it here, on its own models and on
+    those of which it speaks as well (`others` in `paper_says`): 'agrees' where all comparisons
+    agree, 'disagrees' where none does, 'mixed' between, 'not stated' where there is none. A test
+    that goes beyond the paper is never compared.
 
     Args:
         models: each model that was judged -> its verdict.

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -33,15 +34,16 @@ def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
     lines, moved = [f"A: {a}", f"B: {b}", HEAD], []
     for id in shared:
         results = [Result.from_json(project.registry[id], side[id]) for side in (one, other)]
-        before, now = _renamed(*(result.shown for result in results))
-        has_moved = any(before[model] != now[model] for model in before if model in now)
-        moved += [id] if has_moved else []
-        lines += ["", *_verdicts(id, before, now)]
-        lines += _settings(one[id], other[id])
-        rows = list(_differing(*_renamed(*(result.by_model for result in results))))
-        if rows:
-            table = pd.DataFrame(rows, columns=["model", "value", "A", "B", "B - A"])
-            lines += table.to_string(index=False).splitlines()
+        lines.append("")
+        for model, old, new in _sides(*_renamed(*(x.shown for x in results)), "not judged"):
+            has_moved = old != new and "not judged" not in (old, new)
+            moved += [id] if has_moved and id not in moved else []
+            said = old if old == new else f"{old} -> {new}"
+            lines.append(f"{f'  {model}' if model else id}: {said}{'  MOVED' if has_moved else ''}")
+        for name, old, new in _sides(_made_with(one[id]), _made_with(other[id]), "none"):
+            lines += [f"  {name}: {old} -> {new}"] if old != new else []
+        table = _differing(*_renamed(*(x.by_model for x in results)))
+        lines += [] if table.empty else table.to_string(index=False).splitlines()
     for side, own, others in (("A", one, other), ("B", other, one)):
         alone = [id for id in own if id not in others]
         lines += ["", f"only in {side}: {', '.join(alone)}"] if alone else []
@@ -86,25 +88,10 @@ def _renamed(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[dict, di
     return dict(a), dict(b)
 
 
-def _verdicts(id: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """A line for the claim and for each model."""
-    for model in {**before, **now}:
-        old, new = (own.get(model, "not judged") for own in (before, now))
-        mark = "  MOVED" if old != new and model in before and model in now else ""
-        yield f"{f'  {model}' if model else id}: {_change(old, new)}{mark}"
-
-
-def _settings(a: Mapping, b: Mapping) -> Iterator[str]:
-    """A line for each parameter, weights and list of images that are others."""
-    before, now = _made_with(a), _made_with(b)
-    for name in {**before, **now}:
-        old, new = before.get(name, "none"), now.get(name, "none")
-        if old != new:
-            yield f"  {name}: {_change(old, new)}"
-
-
-def _change(old: str, new: str) -> str:
-    return old if old == new else f"{old} -> {new}"
+def _sides(a: Mapping, b: Mapping, absent: object) -> Iterator[tuple[str, Any, Any]]:
+    """Each name of either, with what both have under it."""
+    for name in {**a, **b}:
+        yield name, a.get(name, absent), b.get(name, absent)
 
 
 def _made_with(data: Mapping) -> dict[str, str]:
@@ -116,13 +103,16 @@ def _made_with(data: Mapping) -> dict[str, str]:
     return found
 
 
-def _differing(a: Mapping[str, ByName], b: Mapping[str, ByName]) -> Iterator[tuple[str, ...]]:
-    """A row for each value that differs in print, of the models that both have."""
-    for model in (model for model in a if model in b):
-        for name in {**a[model], **b[model]}:
-            old, new = a[model].get(name), b[model].get(name)
-            if _printed(old) != _printed(new):
-                yield model, name, _printed(old), _printed(new), _difference(old, new)
+def _differing(a: Mapping[str, ByName], b: Mapping[str, ByName]) -> pd.DataFrame:
+    """The values of models that both have which differ in print, a row each."""
+    rows = [
+        (model, name, _printed(old), _printed(new), _difference(old, new))
+        for model in a
+        if model in b
+        for name, old, new in _sides(a[model], b[model], None)
+        if _printed(old) != _printed(new)
+    ]
+    return pd.DataFrame(rows, columns=["model", "value", "A", "B", "B - A"])
 
 
 def _printed(value: Value | None) -> str:

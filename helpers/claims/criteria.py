@@ -36,20 +36,16 @@ class Value:
     """One measured number of one model on one data set, with its interval.
 
     Attributes:
-        name: what was measured, as the criterion names it.
-        value: the number; None where it is not defined (NaN or infinite).
-        low, high: ends of the 95 % interval; both None where there is none, as where n is too small
-            for one.
-        n: images behind it; None for a plain number, which is compared as it is, such as a count of
-            parameters.
-        step: what one image can change in it, where that is one amount, as in a share; else None.
-        over: what the interval is over: 'images', or what else n counts, or 'trainings', new ones
-            and new images.
+        value: None where it is not defined (NaN or infinite).
+        low, high: ends of the 95 % interval; both None where there is none.
+        n: images behind it; None for a plain number, which is compared as it is.
+        step: what one image can change in it, where that is one amount, as in a share.
+        over: what the interval is over: 'images', what else n counts, or 'trainings', new ones and
+            new images.
         trainings: of a mean over trainings, (value, low, high) of each with its interval over
             images. Where `over` is not 'trainings', the interval is of these trainings alone.
 
-    Raises:
-        ValueError: only one end of the interval is known.
+    Raises ValueError where only one end of the interval is known.
     """
 
     name: str
@@ -74,9 +70,9 @@ class Value:
 
     @classmethod
     def of(cls, name: str, estimate, *, model: str, dataset: str | None = None) -> "Value":
-        """A Value from an estimate or from a plain number.
+        """A Value from a plain number, or from an estimate.
 
-        An estimate is anything with .value, .low, .high, .n and maybe .step, .over and .trainings.
+        That has .value, .low, .high, .n and maybe .step, .over and .trainings.
         """
         if not hasattr(estimate, "low"):
             return cls(name, model, dataset, _or_none(estimate))
@@ -105,10 +101,7 @@ class Value:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Those of the interval, infinite where there is none.
-
-        Of a plain number, which has no n, the value twice; None where it is undefined.
-        """
+        """Those of the interval, infinite where there is none; of a plain number, itself twice."""
         if self.value is None:
             return None
         if self.is_bounded:
@@ -117,10 +110,7 @@ class Value:
 
     @property
     def higher(self) -> int | None:
-        """Of trainings in two clusters (`measures.stats.falls_in_two`), how many are the higher.
-
-        None of any other value.
-        """
+        """Of trainings in two clusters (`measures.stats.falls_in_two`), how many are the higher."""
         values = sorted(value for value, *_ in self.trainings)
         if self.over != IMAGES or not values or math.isclose(values[0], values[-1], rel_tol=1e-6):
             return None
@@ -142,10 +132,8 @@ class Test:
     """One comparison of a named value with a finite margin, for every model or for one.
 
     Attributes:
-        extension: where the paper does not put this test to this model, or not in this setting,
-            what differs; else empty.
-        baseline: the value, an accuracy, that the compared one is a gain or a loss of, in points;
-            empty where it is neither.
+        extension: what differs from the paper, where it does not put this test to this model.
+        baseline: the accuracy of which the compared value is a gain or a loss, in points, if it is.
         whole: that accuracy where all is right.
         stand_ins: controls that are judged as if they were `model`.
     """
@@ -167,8 +155,8 @@ class Test:
     def outcome(self, value: Value | None, baseline: Value | None = None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it.
 
-        None where that is undecided: so is what a value of too few images for an interval says, and
-        what `unseen` gives a reason against.
+        None between, for a value of too few images for an interval, and where a change would be
+        `unseen`.
         """
         if value is None or value.ends is None or self.unseen(value, baseline):
             return None
@@ -178,9 +166,9 @@ class Test:
     def unseen(self, value: Value | None, baseline: Value | None) -> str:
         """Why a gain or a loss beyond the margin would not have shown, or empty: the guard.
 
-        It would where the baseline is wrong, and is right, more often than the margin and the
-        smallest effect that can be decided: half of the interval, or one image. What has shown
-        could: an interval beyond the margin on either side of zero always counts.
+        It shows where the baseline is wrong, and is right, more often than the margin and the
+        smallest effect that can be decided: half of the interval, or one image. An interval beyond
+        the margin on either side of zero always counts.
         """
         if not self.baseline or value is None or value.ends is None:
             return ""
@@ -199,8 +187,7 @@ class Test:
     def in_trainings(self, value: Value | None, baseline: Value | None = None) -> str:
         """In how many trainings it comes out so: `holds in 3 of 3 trainings [29, 100 %]`.
 
-        Each by its own interval over images. Of an undecided test, in how many it holds; '' of a
-        value of no trainings. The interval is the exact one of that share of all trainings.
+        Of an undecided test, in how many it holds; '' of a value of no trainings.
         """
         if not value or not value.trainings:
             return ""
@@ -234,11 +221,9 @@ class Criterion:
         quantifier: 'all' or 'any' of the models to which the claim applies.
         tests: what must hold on a model.
         applies: what must hold before a model is judged at all (no outliers, nothing to test).
-        needs: what must hold on at least one model measured before the whole may be called
-            supported.
+        needs: what must hold on at least one model before the whole may be called supported.
         why: why these margins.
-        min_n: the fewest images behind a value for which its tests are decided. Plain numbers,
-            which have no n, are compared.
+        min_n: the fewest images behind a value for which its tests are decided.
     """
 
     quantifier: str
@@ -257,7 +242,7 @@ class Criterion:
     def digest(self) -> str:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
-        What is not named in the registry is left out, so that older digests stay.
+        Defaults are left out, so that older digests stay.
         """
         data = asdict(self)
         del data["why"]
@@ -279,16 +264,14 @@ class Criterion:
             test.sentence(self._judged_by(test, values), values.get(test.baseline))
             for test in forced
         )
-        put = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
-        judged = {test.value: self._judged_by(test, values) for test in put}
         least = max(self.min_n, FEWEST)
-        few = [
-            f"{name} rests on {value.n}"
-            for name, value in judged.items()
+        few = dict.fromkeys(
+            f"{test.value} rests on {value.n}"
+            for test in (*self.applies, *self.tests)
+            if test.concerns(model) and (value := self._judged_by(test, values))
             # One of none (n = 0) is undefined, not of few.
-            if value and value.value is not None and value.n and value.n < least
-            if not value.is_bounded
-        ]
+            if value.value is not None and value.n and value.n < least and not value.is_bounded
+        )
         if verdict == "inconclusive" and few:
             reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
         return verdict, reason
@@ -302,8 +285,8 @@ class Criterion:
         return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
-        """Verdict on one model, the part ('applies' or 'tests') that gave it, and its tests that
-        forced it: for 'refuted' not the ones that held.
+        """Verdict on one model, the part that gave it ('applies' or 'tests'), and the tests in it
+        that forced it.
         """
         if any(test.concerns(model) for test in self.tests):
             for role, verdicts in _ROLES.items():
@@ -317,7 +300,7 @@ class Criterion:
         return "not applicable", "tests", []
 
     def lacking(self, values: Mapping[str, ByName]) -> list[Test]:
-        """What is needed and holds on no measured model: model -> name -> value."""
+        """What is needed and holds on no measured model; `values`: model -> name -> value."""
         return [
             test
             for test in self.needs
@@ -333,9 +316,7 @@ class Criterion:
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
-        """Verdict and reason for all models together, and a dict for each that is judged.
-
-        Those are the models with a value that the criterion names.
+        """Verdict and reason for all models, and a dict for each with a value that a test names.
 
         Args:
             values: model -> name -> value.
@@ -403,10 +384,7 @@ def _or_none(number) -> float | None:
 
 
 def _number(x: float) -> str:
-    """Three significant digits without an exponent, so that another CPU prints the same.
-
-    Nothing below 1e-9.
-    """
+    """Three significant digits without an exponent; below 1e-9 it is 0, as on any machine."""
     x = float(f"{x:.3g}")
     return "0" if abs(x) < 1e-9 else f"{x:,.10g}"
 

@@ -62,20 +62,14 @@ def load(root: Path) -> dict[str, list[Entry]]:
 
 
 def criterion(entry: Entry) -> Criterion:
-    """The criterion of an entry, by which values can be judged.
-
-    Raises ValueError for a test that cannot be read.
-    """
+    """The criterion of an entry; ValueError for a test that cannot be read."""
     parts = {name: part for name, part in entry.criterion.items() if name not in _KINDS}
     tests = {kind: tuple(map(_read_test, entry.criterion.get(kind, ()))) for kind in _KINDS}
     return Criterion(**parts, **tests)
 
 
 def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
-    """The verdict on the values of a result by the criterion that was written first.
-
-    It is that of the result where the claim has no entry in the log.
-    """
+    """The verdict on the values of a result by the criterion that was written first."""
     if not (entries := log.get(result.id)):
         return result.verdict
     claim = replace(result.claim, criterion=criterion(entries[0]))
@@ -97,10 +91,7 @@ def rewritten(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def changes(before: Entry | None, after: Entry) -> dict[str, tuple[list[str], list[str]]]:
-    """What differs between two entries of a claim: kind -> (gone, new).
-
-    The kinds are those of a criterion, and 'expected'.
-    """
+    """What differs between two entries: part of a criterion, or 'expected' -> (gone, new)."""
     old, new = _lines(before) if before else {}, _lines(after)
     found = {}
     for kind in {**old, **new}:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,12 +34,12 @@ _P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
 
 
 class Deviation(NamedTuple):
-    """Two numbers (or verdicts, names, counts) that differ.
+    """Two numbers (or verdicts, names, counts) that differ; too much where `ratio` is above 1.
 
     Attributes:
         path: where they stand, such as `values/control-content/auc/low`.
         tolerance: by how much they may differ (p-values: in decades); 0 where not at all.
-        ratio: their difference over the tolerance; more than 1, up to infinity, is too much.
+        ratio: their difference over the tolerance.
     """
 
     path: str
@@ -65,7 +65,7 @@ def read(path: Path) -> dict:
 
 
 def of_notebook(notebook: Mapping, claim: Claim) -> dict:
-    """The numbers that a notebook displays which was executed just now, see `of_result`."""
+    """The numbers of a notebook that was executed just now, see `of_result`."""
     return of_result(Result.from_json(claim, bundle(notebook)), notebook)
 
 
@@ -90,18 +90,14 @@ def of_result(result: Result, notebook: Mapping) -> dict:
 
 
 def text(numbers: Mapping) -> str:
-    """The file's text: JSON with a line for each value and each array.
-
-    So a diff shows which one moved.
-    """
+    """The file's text: JSON with a line for each value and each array, as a diff shows them."""
     return _written(numbers, "\n") + "\n"
 
 
 def renewed(path: Path, numbers: Mapping) -> str:
     """The text for `path`: these numbers where they moved, else those that are stored there.
 
-    So another processor, which rounds otherwise, leaves the file and all results as they are.
-    Measured spreads stay.
+    So a processor that rounds otherwise leaves the file, and all results, as they are.
     """
     if not path.is_file():
         return text(numbers)
@@ -122,8 +118,6 @@ def renewed(path: Path, numbers: Mapping) -> str:
 def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     """Everything in which two notebooks' numbers differ, the worst first.
 
-    What has a ratio of at most 1 may differ so.
-
     Verdicts, outcomes, names, units, n and the lengths of arrays must be equal. A number may differ
     by 5e-4 of itself, or of 1e-6 of its interval's width where that is more; the end of an interval
     by 1e-3 of the interval's width, but never by more than 4 % of itself; a p-value by 0.004
@@ -134,8 +128,8 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     below 1e-7 is a difference, except between p-values.
 
     Args:
-        stored: may have `spread`: path -> standard deviation of that number between machines, as it
-            was measured once. Such a number may differ by four of them, where that is more.
+        stored: may have `spread`: path -> standard deviation of that number between machines, of
+            which it may differ by four, where that is more.
     """
     old, new = _groups(stored), _groups(fresh)
     spread = stored.get("spread", {})
@@ -165,30 +159,28 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     return sorted(deviations, key=lambda deviation: -deviation.ratio)
 
 
-def flat(node: object, path: str = "") -> dict[str, object]:
-    """Path, such as `values/control-content/auc/low` -> number, text, or an empty list or dict."""
-    parts = dict(enumerate(node)) if isinstance(node, list) else node
-    if not isinstance(parts, Mapping) or not parts:
-        return {path: node}
-    found = {}
-    for key, part in parts.items():
-        found |= flat(part, f"{path}/{key}" if path else str(key))
-    return found
-
-
 def _groups(numbers: Mapping) -> dict[str, dict[str, object]]:
     """The numbers of each value, each array and so on: path of these -> last part of each path."""
     groups = defaultdict(dict)
-    for path, number in flat({part: numbers.get(part, _MISSING) for part in _PARTS}).items():
+    for path, number in _flat({part: numbers.get(part, _MISSING) for part in _PARTS}):
         place, _, key = path.rpartition("/")
         groups[place][key] = number
     return groups
 
 
-def _allowed(place: str, stored: Mapping, fresh: Mapping) -> dict[str, tuple[float, float]]:
-    """Last part of a path below `place` -> by how much these numbers may differ.
+def _flat(node: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Path, such as `values/control-content/auc/low`, and number, text, or empty list or dict."""
+    parts = dict(enumerate(node)) if isinstance(node, list) else node
+    if not isinstance(parts, Mapping) or not parts:
+        yield path, node
+    else:
+        for key, part in parts.items():
+            yield from _flat(part, f"{path}/{key}" if path else str(key))
 
-    Plainly, and for a reason of their own. What is not named must be equal.
+
+def _allowed(place: str, stored: Mapping, fresh: Mapping) -> dict[str, tuple[float, float]]:
+    """Last part of a path below `place` -> by how much these numbers may differ, plainly, and for a
+    reason of their own. What is not named must be equal.
     """
     if place.startswith("values/"):
         return _allowed_of_value(place, stored, fresh)
@@ -213,9 +205,8 @@ def _allowed_of_value(
         step = 0.0
     elif abs(abs(new - old) - step) > RELATIVE * step:
         step = 0.0
-    allowed = {"value": (max(VALUE * _size(old, new), least), (1 + RELATIVE) * step)}
-    if _is_p(place):
-        allowed = {"value": (LOG_P, 0.0)}
+    plain = LOG_P if _is_p(place) else max(VALUE * _size(old, new), least)
+    allowed = {"value": (plain, (1 + RELATIVE) * step)}
     for key, both in ends.items():
         size = _size(*both)
         plain = max(min(RELATIVE * max(size, width), END * size), least)
@@ -251,9 +242,8 @@ def _near(one: float, other: float) -> bool:
 
 
 def _item(heights: list) -> float:
-    """What one item adds to a bin of a histogram; nan where it cannot be told.
-
-    It is the largest part, up to 20, of the lowest bar that all bars are multiples of.
+    """What one item adds to a bin of a histogram: the largest part of the lowest bar, down to a
+    twentieth, that all bars are multiples of; nan where there is none.
     """
     bars = np.array([height for height in heights if height and _are_numbers(height)])
     for items in range(1, 21) if bars.size else ():

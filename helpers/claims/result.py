@@ -1,8 +1,4 @@
-"""A result: measured values and the verdict on them, as a notebook displays it and as files.
-
-What a paper reported and what was measured here never share a field: `Claim.reported` is the one,
-`Value` the other.
-"""
+"""A result: measured values and the verdict on them, as a notebook displays it and as files."""
 
 import json
 import re
@@ -19,7 +15,7 @@ from helpers.claims.notebook import MIME
 from helpers.files import write_bytes, write_text
 
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
-IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
+IMAGES_SUFFIX = ".images.parquet"  # of what values take of each image, see values.py
 PLAIN = "_plain"  # ends the names of values of the model as it is, beside those of an edited one
 REGISTER = "with a test-time register"
 
@@ -52,15 +48,12 @@ class Result:
 
     @cached_property
     def agreement(self) -> Agreement:
-        """Whether the result agrees with what the paper says, and why.
-
-        By what the registry says of the paper today, and by today's tests.
-        """
+        """Whether it agrees with what the registry says of the paper today, by today's tests."""
         return agreement(self.claim, self.models, self.by_model)
 
     @cached_property
     def by_model(self) -> dict[str, ByName]:
-        """Model -> name -> value, see `by_model`."""
+        """Model -> name -> value."""
         return by_model(self.values)
 
     @cached_property
@@ -70,25 +63,15 @@ class Result:
 
     @cached_property
     def edited(self) -> list[str]:
-        """The models that were measured with a test-time register, and as they are: `x_plain`.
-
-        Their values without an ending are those with the register.
-        """
+        """The models whose values are with a test-time register, and without: `x_plain`."""
         counts = {
-            model: [own.get(name) for name in ("registers", f"registers{PLAIN}")]
+            model: (own.get("registers"), own.get(f"registers{PLAIN}"))
             for model, own in self.by_model.items()
         }
-        return [
-            model
-            for model, (now, before) in counts.items()
-            if now and before and now.value > before.value
-        ]
+        return [m for m, (now, old) in counts.items() if now and old and now.value > old.value]
 
     def state(self, value: Value) -> str:
-        """`with a test-time register` for a value of a model that was measured so.
-
-        '' for any other value, and for one whose ending says in which state it was measured.
-        """
+        """`with a test-time register` for a value that was measured so, else ''."""
         is_own = f"{value.name}{PLAIN}" in self.by_model[value.model]
         return REGISTER if value.model in self.edited and is_own else ""
 
@@ -125,10 +108,7 @@ class Result:
 
     @cached_property
     def today(self) -> "Result | None":
-        """What today's criterion says of the same values, where an earlier one judged them.
-
-        Else None.
-        """
+        """What today's criterion says of the same values; None where it has judged them."""
         return None if self.criterion == self.claim.criterion.digest else self.rejudged()
 
     def differs(self, other: "Result") -> list[str]:
@@ -153,29 +133,20 @@ class Result:
 
     @classmethod
     def from_json(cls, claim: Claim, data: Mapping) -> "Result":
-        """A stored result as it was judged then: a notebook's bundle, or a run's file.
-
-        Whether that agrees with the paper is derived anew: the registry may read the paper
-        otherwise by now.
-        """
+        """A stored result as it was judged then: a notebook's bundle, or a run's file."""
         if data["id"] != claim.id:
-            raise ValueError(
-                f"this result belongs to {data['id']!r}, not to {claim.id!r}; read it with its own "
-                "claim"
-            )
-        judged = data["verdict"], data["reason"], data["verdicts"], values_of(data)
-        return cls(claim, *judged, data["not_run"], sources_of(data), data["criterion"])
+            raise ValueError(f"this result belongs to {data['id']!r}, not to {claim.id!r}")
+        judged = {name: data[name] for name in ("verdict", "reason", "verdicts", "not_run")}
+        values = [Value(**value) for value in data["values"]]
+        sources, criterion = sources_of(data), data["criterion"]
+        return cls(claim, values=values, sources=sources, criterion=criterion, **judged)
 
     def calibration(self) -> Calibration:
-        """Control -> (verdict when judged alone, expected verdict).
-
-        For the controls among the models.
-        """
-        values = [(control, self.by_model.get(control)) for control in self.claim.expected]
+        """Control among the models -> (verdict when judged alone, expected verdict)."""
         return {
-            control: (judge(self.claim, own.values()).verdict, self.claim.expected[control])
-            for control, own in values
-            if own
+            control: (judge(self.claim, self.by_model[control].values()).verdict, expected)
+            for control, expected in self.claim.expected.items()
+            if control in self.by_model
         }
 
     def figures(self) -> Cells:
@@ -198,10 +169,7 @@ class Result:
         return cells + reported_cells(others, "paper, ")
 
     def outcomes(self) -> dict[str, dict[str, str]]:
-        """Model -> each test that concerns it -> holds, fails or undecided.
-
-        What applies comes first, what is needed last.
-        """
+        """Model -> each test that concerns it -> holds, fails or undecided."""
         tests = self.claim.criterion.all_tests
         return {
             model: {
@@ -213,10 +181,7 @@ class Result:
         }
 
     def __str__(self) -> str:
-        """Verdicts, outcomes of the tests and names of values.
-
-        No measured number, which machines print differently.
-        """
+        """Verdicts, outcomes and names, but no measured number: machines print it differently."""
         return render("result.txt.j2", result=self)
 
     def _repr_markdown_(self) -> str:
@@ -243,8 +208,7 @@ def judge(
         sources: `describe()` of each model and image set behind them.
         not_run: model -> reason, for models that could not be had.
 
-    Raises ValueError where a model has two values of one name, or where there is neither a value
-    nor a model not run.
+    Raises ValueError where there is neither a value nor a model not run.
     """
     values, not_run = list(values), dict(not_run or {})
     if not values and not not_run:
@@ -268,26 +232,14 @@ def by_model(values: Iterable[Value]) -> dict[str, ByName]:
     return nested
 
 
-def values_of(data: Mapping) -> list[Value]:
-    """The values of a stored result."""
-    return [Value(**value) for value in data["values"]]
-
-
 def sources_of(data: Mapping) -> list[dict]:
-    """The sources of a stored result.
-
-    A notebook's bundle has them at its top, a run's file in its provenance.
-    """
-    return data["sources"] if "sources" in data else data.get("provenance", {}).get("sources", [])
+    """The sources of a notebook's bundle, or in the provenance of a run's file."""
+    return data["sources"] if "sources" in data else data["provenance"]["sources"]
 
 
 class Made(NamedTuple):
-    """What an executed claim leaves behind.
-
-    Attributes:
-        result: as JSON data.
-        notebook: executed.
-        images: the content of `<id>.images.parquet`; None where its values take nothing of images.
+    """What an executed claim leaves: the result as JSON data, its notebook, and what values take of
+    each image, if anything.
     """
 
     result: dict
@@ -329,10 +281,7 @@ def as_expected(calibration: Calibration) -> str:
 
 
 def check_run(name: str) -> None:
-    """Raise ValueError where a run cannot be called so.
-
-    Its name is that of a folder, and stands on pages.
-    """
+    """Raise ValueError where a run cannot be called so: it is a folder, and part of addresses."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(
             f"run name {name!r} is not a plain folder name; use letters, digits, '.', '-' and '_', "

@@ -17,16 +17,15 @@ from scipy.stats import binomtest, false_discovery_control, t
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import DECIDED, Test, Value
 from helpers.claims.registry import Registry
-from helpers.claims.result import Result, judge, sources_of, values_of
+from helpers.claims.result import Result, judge, sources_of
 
 Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result
 ALPHA = 0.05  # of the stored intervals
-# of an interval: how far from its middle a value may lie on a scale for it to be the estimator's
-ALIKE = 0.02
+ALIKE = 0.02  # of an interval: how far from its middle a value may lie on the estimator's scale
 
 
 class _Scale(NamedTuple):
-    """A map of values to a line without bounds, and its inverse; what lies outside is infinite."""
+    """A map of values to a line without bounds, and its inverse; infinite outside."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -43,10 +42,7 @@ _SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit
 
 @dataclass(frozen=True)
 class Judgement:
-    """A test that was put to a model, with the value that it judged and the verdict.
-
-    `baseline` is what the judged value is a gain or a loss of, if it is one.
-    """
+    """A test that was put to a model, the value that it judged, its baseline, and the verdict."""
 
     id: str
     run: str
@@ -58,17 +54,17 @@ class Judgement:
 
     @property
     def outcome(self) -> bool | None:
-        """True where the test holds, False where it fails, None where it is undecided."""
+        """See `Test.outcome`."""
         return self.test.outcome(self.value, self.baseline)
 
     @property
     def unseen(self) -> str:
-        """Why what the test asks for could not have shown, or empty."""
+        """See `Test.unseen`."""
         return self.test.unseen(self.value, self.baseline)
 
     @property
     def p(self) -> float | None:
-        """`p_value` of the test; None where nothing was measured, or nothing could have shown."""
+        """Its `p_value`; None also where nothing was measured, or nothing could have shown."""
         if self.value is None or self.unseen:
             return None
         return p_value(self.value, self.test.margin)
@@ -97,10 +93,7 @@ class Judgement:
 
     @property
     def images_needed(self) -> int | None:
-        """With how many images a value as measured would just be decided.
-
-        None where it lies on the margin, or n is unknown.
-        """
+        """With how many images a value as measured would be decided; None on the margin."""
         if not self.distance or not self.value.n:
             return None
         return max(1, math.ceil(self.value.n / self.distance**2))
@@ -109,8 +102,7 @@ class Judgement:
 def p_value(value: Value, margin: float) -> float | None:
     """The two-sided p-value of the hypothesis that the truth is the margin.
 
-    None for a plain number, an undefined value, and a value without an interval or with one without
-    width, which takes what is the same on all images as exact.
+    None for a value that has no interval, or one without width.
     """
     if not _has_width(value):
         return None
@@ -126,7 +118,6 @@ def at_level(value: Value, alpha: float) -> Value:
         return replace(value, low=low, high=high)
     scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
     middle = scale(value.value)
-
     low, high = (scale(end) for end in (value.low, value.high))
     low, high = (float(scale.inverse(middle + (end - middle) * wider)) for end in (low, high))
     return replace(value, low=low, high=high)
@@ -141,9 +132,8 @@ def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
 def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
     """To which alpha each correction lowers that of a single test.
 
-    For Benjamini and Hochberg, with k of m tests below their steps, it is k / m times alpha;
-    intervals at that level are those of Benjamini and Yekutieli (2005) for the tests that were
-    selected.
+    For Benjamini and Hochberg, with k of m tests below their steps, it is k / m times alpha, the
+    level of Benjamini and Yekutieli (2005) for the tests that were selected.
     """
     m = max(1, len(p_values))
     steps = sum(p <= alpha for p in corrected(p_values)[1])
@@ -155,25 +145,22 @@ def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
     rows = []
     for run, results in runs.items():
         for id, data in results.items():
-            result = judged(claim := registry[id], data)
-            for one in result.verdicts:
-                own = result.by_model[model := one["model"]]
-                rows += [
-                    Judgement(
-                        id, run, model, test, own.get(test.value), one["verdict"],
-                        baseline=own.get(test.baseline),
-                    )
-                    for test in claim.criterion.tests
-                    if test.concerns(model) and one["verdict"] != "not applicable"
-                ]  # fmt: skip
+            result = judged(registry[id], data)
+            for model, verdict in result.models.items():
+                own = result.by_model[model]
+                for test in registry[id].criterion.tests:
+                    if test.concerns(model) and verdict != "not applicable":
+                        value, baseline = own.get(test.value), own.get(test.baseline)
+                        row = Judgement(id, run, model, test, value, verdict, baseline=baseline)
+                        rows.append(row)
     return rows
 
 
 def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
     """Today's verdict on the values of a stored result, with intervals at level 1 - `alpha`."""
-    values = values_of(data)
-    values = values if alpha == ALPHA else [at_level(value, alpha) for value in values]
-    return judge(claim, values, sources_of(data), data["not_run"])
+    stored = Result.from_json(claim, data)
+    values = [value if alpha == ALPHA else at_level(value, alpha) for value in stored.values]
+    return judge(claim, values, stored.sources, stored.not_run)
 
 
 @dataclass(frozen=True)
@@ -181,12 +168,10 @@ class Shared:
     """What the verdicts of published results have in common.
 
     Attributes:
-        decided: the claims with a verdict that is supported or refuted, in some run.
-        checkpoints: name of a checkpoint -> the decided claims that rest on it alone, and those
-            that rest on it and others.
-        images: name of a set of images -> the claims with a model that was judged on images of it.
-        lists: digest of a list of images -> its name, how many images, and the claims judged on
-            exactly these.
+        decided: the claims that are supported or refuted in some run.
+        checkpoints: name -> the decided claims that rest on it alone, and on it and others.
+        images: name of a set of images -> the claims judged on images of it.
+        lists: digest of a list of images -> its name, its length, and the claims judged on it.
     """
 
     decided: list[str]
@@ -198,35 +183,36 @@ class Shared:
 def shared(runs: Runs) -> Shared:
     """What the verdicts of published results have in common, from their sources.
 
-    A checkpoint is known by the digest of its weights, a list of images by its own. Results in
-    which no model was judged count for no images.
+    A checkpoint is known by the digest of its weights, a list of images by its own.
     """
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
-    rests_on: dict[str, dict[str, None]] = {}  # decided claim -> checkpoints
-    images: dict[str, list[str]] = {}
-    lists: dict[str, tuple[str, int, list[str]]] = {}
-    checkpoints: dict[str, tuple[list[str], list[str]]] = {}
+    rests_on: dict[str, list[str]] = {}  # decided claim -> checkpoints
+    found = Shared([], {}, {}, {})
     for id, data in (one for own in runs.values() for one in own.items()):
         sources, verdict = sources_of(data), data["verdict"]
         weights = {source["name"]: source.get("weights_hash") for source in sources}
-        if verdict in DECIDED:
-            rests_on.setdefault(id, {}).update(
-                (names.setdefault(weights.get(one["model"]) or one["model"], one["model"]), None)
-                for one in data["verdicts"]
-                if one["verdict"] == verdict
-            )
+        for one in data["verdicts"] if verdict in DECIDED else ():
+            if one["verdict"] == verdict:
+                digest = weights.get(one["model"]) or one["model"]
+                checkpoint = names.setdefault(digest, one["model"])
+                _add(rests_on.setdefault(id, []), checkpoint)
         for source in sources if verdict not in ("not applicable", "not run") else ():
             if "digest" in source and "weights_hash" not in source:
                 name, n = source["name"], source["n"]
-                claims = images.setdefault(name, [])
-                _, _, same = lists.setdefault(source["digest"], (name, n, []))
-                for own in (claims, same):
-                    own += [id] if id not in own else []
+                _add(found.images.setdefault(name, []), id)
+                _add(found.lists.setdefault(source["digest"], (name, n, []))[-1], id)
+    found.decided.extend(rests_on)
     for id, own in rests_on.items():
         for checkpoint in own:
-            alone, with_others = checkpoints.setdefault(checkpoint, ([], []))
+            alone, with_others = found.checkpoints.setdefault(checkpoint, ([], []))
             (with_others if len(own) > 1 else alone).append(id)
-    return Shared([*rests_on], checkpoints, images, lists)
+    return found
+
+
+def _add(names: list[str], name: str) -> None:
+    """Append a name that is not there."""
+    if name not in names:
+        names.append(name)
 
 
 def _has_width(value: Value) -> bool:

@@ -42,8 +42,7 @@ class Values(list[Value]):
     ) -> None:
         """Add name -> estimate or plain number of one model; `end` is put after each name.
 
-        An interval of a single image is left out, whatever estimated it: `1 [1, 1]` would tell of a
-        certainty that is none.
+        An interval of a single image is left out: `1 [1, 1]` would tell of a false certainty.
         """
         for name, x in estimates.items():
             value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
@@ -60,7 +59,6 @@ class Values(list[Value]):
         """The value called `name` of each of the models, None where it has none.
 
         Args:
-            name: of the value.
             models: unless given, those that have it.
             called: model -> what figures call it, where that is not its name.
         """
@@ -73,10 +71,7 @@ class Values(list[Value]):
         return [own.get(model) for model in (own if models is None else models)]
 
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
-        """Values, lower and upper ends of one model's values with these names.
-
-        As `figures.response` draws them.
-        """
+        """Values, lower and upper ends of one model's values, as `figures.response` draws them."""
         own = by_model(self).get(model, {})
         curve = [own[name] for name in names]
         return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
@@ -87,14 +82,11 @@ class Values(list[Value]):
         images: Sequence[Any],
         not_run: Mapping[str, str] | None = None,
     ) -> Result:
-        """The verdict, with its sources.
-
-        A run keeps what the values take of each image (`write_per_image`).
+        """The verdict, with its sources; a run keeps what the values take of each image.
 
         Args:
             captured: model -> what `capture_each` kept of it, or anything else with a `source`.
-            images: every set of images behind the values: those that were measured, learnt from and
-                searched.
+            images: every set behind the values: those measured, learnt from and searched.
             not_run: model -> why it could not be had.
         """
         sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
@@ -115,10 +107,8 @@ class RegisteredClaim(Claim):
         """The verdict that is shown of `model` alone.
 
         Args:
-            estimates: name -> estimate or plain number; of those that also come with `end` behind
-                their name, that one is taken.
-
-        Raises KeyError for a value that a test on this model names and `estimates` has not.
+            estimates: name -> estimate or plain number; that with `end` behind its name is taken
+                where there is one.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
         put = [test for test in tests if test.concerns(model)]

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import namedtuple
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,7 +45,6 @@ def value(name, model="a", at=None, low=None, high=None):
 
 
 # --- one test on one value
-# -------------------------------------------------------------------------------------------
 
 
 OUTCOMES = """
@@ -71,12 +70,9 @@ def test_interval_against_margin(op, low, high, outcome):
     assert Test("auc", op, 0.6).outcome(value("auc", at=0.6, low=low, high=high)) is outcome
 
 
-@pytest.mark.parametrize("op", [">", ">=", "<", "<="])
-def test_value_without_interval_decides_itself(op):
-    assert Test("auc", op, 0.6).outcome(value("auc", at=0.6)) is ("=" in op)
-
-
-def test_undefined_or_absent_value_is_undecided():
+def test_a_number_decides_itself_and_nothing_decides_nothing():
+    for op in (">", ">=", "<", "<="):
+        assert Test("auc", op, 0.6).outcome(value("auc", at=0.6)) is ("=" in op)
     assert Test("auc", ">", 0.6).outcome(value("auc", at=None, low=0.7, high=0.8)) is None
     assert Test("auc", ">", 0.6).outcome(None) is None
 
@@ -120,9 +116,6 @@ def test_a_change_counts_where_it_could_have_shown(asked, at, half, accuracy, sa
     assert bool(test.unseen(change, baseline)) == says.startswith("at")
     sentence = Criterion("all", (test,)).on_model("m", {"change": change, "accuracy": baseline})[1]
     assert says in sentence and ("undecided" in sentence) == (outcome is None)
-    # Without a baseline it is compared as it is.
-    unguarded = replace(test, baseline="").outcome(change)
-    assert unguarded is test.outcome(change, replace(baseline, value=whole / 2))
 
 
 def test_a_baseline_that_was_not_measured_guards_too():
@@ -131,9 +124,6 @@ def test_a_baseline_that_was_not_measured_guards_too():
     undefined = Value("accuracy", "m")
     assert test.outcome(points(0, 0.5), undefined) is None
     assert test.outcome(points(5, 0.5), None) is True
-    # Of no change, or one of too few images, there is nothing to guard.
-    assert not test.unseen(None, undefined) and not test.unseen(Value("change", "m"), undefined)
-    assert not test.unseen(Value("change", "m", value=0.0, n=3), undefined)
     plain = Value("change", "m", value=0.0)
     assert test.outcome(plain, Value("accuracy", "m", value=97.0)) is True
     assert test.outcome(plain, Value("accuracy", "m", value=98.0)) is None
@@ -144,12 +134,9 @@ def test_a_guard_is_part_of_the_criterion():
     guarded = Criterion("all", (Test("change", ">", -2, baseline="accuracy"),))
     share = Criterion("all", (Test("change", ">", -2, baseline="accuracy", whole=1),))
     assert len({one.digest for one in (plain, guarded, share)}) == 3
-    assert "undecided where accuracy leaves no room for a change to show" in str(guarded)
-    assert "room" not in str(plain)
 
 
 # --- one model
-# --------------------------------------------------------------------------------------------------
 
 YES, NO, OPEN = dict(at=1.0), dict(at=0.0), dict(at=0.5, low=0.0, high=1.0)
 WORDS = {"yes": YES, "no": NO, "open": OPEN}
@@ -177,7 +164,6 @@ def test_truth_table_of_one_model(applies, first, second, verdict):
 
 
 # --- several models
-# --------------------------------------------------------------------------------------------------
 
 # The first letters of verdicts: on each model, together for all of them, and for any.
 LETTERS = {"S": "supported", "R": "refuted", "I": "inconclusive", "N": "not applicable"}
@@ -294,7 +280,6 @@ def test_not_run_and_nothing_to_judge():
 
 
 # --- values, reasons, and the way to a file and back
-# -----------------------------------------------------------------
 
 
 def test_value_from_estimate_and_number():
@@ -317,38 +302,14 @@ def test_reason_quotes_value_interval_and_margin_rounded():
     large, small = value("size", "m", at=5717416), value("size", "m", at=1)
     shown = result(auc(0.7123456, 0.69041, 0.731), large)
     assert "auc = 0.712 [0.69, 0.731] > 0.6 holds; size = 5,720,000 >= 3 holds on m" in shown.reason
-    nearly = result(auc(0.7123461, 0.69039, 0.731), large)
-    assert nearly._repr_markdown_() == shown._repr_markdown_()
     # Only what forced the verdict is quoted.
     refuted = result(auc(0.7123456, 0.69041, 0.731), small).reason
     assert "size = 1 >= 3 fails" in refuted and "auc = " not in refuted
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ("tests", ""),
-        ("applies", "; applies to a model when size > 300"),
-        ("needs", "; cannot be supported without a model that has size > 300"),
-    ],
-)
-def test_a_criterion_in_words(part, words):
-    tests = [("x", ">=", 0.5), ("y", "<", 2, "b")]
-    claim = claim_with(**{part: [("size", ">", 300)], "tests": tests})
-    plain = "x >= 0.5 and y < 2 on b, on all of the models to which it applies"
-    assert str(claim.criterion) == plain + words
-
-
-@pytest.mark.parametrize("ends", [(0.25, None), (None, 0.75), (0.25, math.inf)])
-def test_an_interval_with_one_end_is_refused(ends):
-    known = [None if x == math.inf else x for x in ends]
-    with pytest.raises(ValueError, match="x of a has an interval from .* give both ends"):
-        value("x", at=0.5, low=known[0], high=known[1])
-    with pytest.raises(ValueError, match="give both ends, or neither"):
-        Value.of("x", Estimate(0.5, *(math.nan if x is None else x for x in ends), 9), model="a")
-    assert str(value("x", at=0.5)) == "0.5" and str(value("x", at=0.5, low=0.25, high=1)) == (
-        "0.5 [0.25, 1]"
-    )
+def test_an_interval_with_one_end_is_refused():
+    with pytest.raises(ValueError, match="x of a has an interval from 0.25 to None"):
+        Value.of("x", Estimate(0.5, 0.25, math.nan, 9), model="a")
 
 
 def test_what_is_nearly_zero_is_printed_as_zero():
@@ -379,14 +340,6 @@ def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
     assert text(0.7).splitlines() == SHOWN.strip().splitlines()
 
 
-def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
-    made = Value.of("top1", over_images(np.array([0.0, 100.0]), (0, 100)), model="a")
-    old = asdict(made)
-    assert made.step == 50 and Value(**old) == made
-    del old["step"]
-    assert Value(**old).step is None
-
-
 def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
     two = claim.criterion.tests[:2]  # auc and auc_matched
@@ -410,8 +363,6 @@ def test_result_survives_json_and_is_judged_again(registry):
     assert (read().verdict, read().rejudged().verdict) == ("supported", "refuted")
     del stored["sources"]
     assert read(run="paper", provenance={"sources": sources}).sources == sources
-    with pytest.raises(ValueError, match="belongs to 'nr3-redundancy'"):
-        Result.from_json(registry["nr1-artifacts"], stored)
 
 
 def test_calibration_judges_each_control_alone(registry):
@@ -426,19 +377,9 @@ def test_calibration_judges_each_control_alone(registry):
     assert result(1, 1, 0, 0).verdict == "refuted"
     found = [got for got, _ in result(1, 1, 0, 0).calibration().values()]
     assert found == ["refuted", "refuted", "inconclusive", "inconclusive"]
-    assert "as expected on 4 of 4" in result(1, 1, 0, 0)._repr_markdown_()
-    wrong = "control-content: inconclusive where refuted was expected"
-    assert wrong in result(0, 0, 0, 0)._repr_markdown_()
-
-
-def test_margin(registry):
-    assert registry["nr3-redundancy"].margin("auc") == 0.6
-    with pytest.raises(ValueError, match="no test names 'aux'"):
-        registry["nr3-redundancy"].margin("aux")
 
 
 # --- Markdown
-# --------------------------------------------------------------------------------------------------
 
 
 def tables(markdown: str) -> list[list[int]]:
@@ -467,17 +408,7 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
         assert len(table) > 2 and len(set(table)) == 1
 
 
-def test_paper_stands_above_ours_for_the_same_model(registry):
-    claim = registry["nr4-global"]
-    model = claim.source.models["DINOv2-G"]
-    ours = Value.of("accuracy_cls", Estimate(80.0, 79.0, 81.0, 500), model=model, dataset="x")
-    above, row, _ = claim.judge([ours])._repr_markdown_().partition(f"| ours, x | {model} | 500 |")
-    (line,) = [line for line in above.splitlines() if "paper, Table 3 | DINOv2-G" in line]
-    assert row and "81.56 %" in line and "DeiT3-M" not in above
-
-
 # --- too few images
-# ------------------------------------------------------------------------------------------------
 
 TESTS = (Test("iou", ">", 0.3),)
 
@@ -542,14 +473,9 @@ def test_a_criterion_may_ask_for_more(iou, more, verdict):
         assert ("iou rests on 19; take at least 20" in reason) is (verdict == "inconclusive")
 
 
-def test_what_more_images_change():
+def test_a_need_is_not_met_by_few():
     asking = Criterion("all", TESTS, needs=(Test("spread", ">", 0.5),), min_n=20)
-    assert str(asking).endswith("; decided by 20 images or more")
-    assert "decided by" not in str(Criterion("all", TESTS))
-    usual = Criterion("all", TESTS)
-    found = [judged(usual, measured(f"iou +{n}"))[0] for n in (MIN_N - 1, MIN_N, 2, 3)]
-    assert found == ["inconclusive", "supported"] * 2
-    for n, verdict in ((2, "inconclusive"), (20, "supported")):  # nor is a need met by few
+    for n, verdict in ((2, "inconclusive"), (20, "supported")):
         own = {"iou": measured("iou +20"), "spread": measured(f"spread +{n}")}
         assert asking.judge({"m": own}, {})[0] == verdict
 

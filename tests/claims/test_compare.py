@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import product
 
 import pytest
 
@@ -33,13 +32,6 @@ def test_intervals_combine_as_independent_ones():
     found = difference(value(0.5, 0.1, 0.6, n=9), value(0.9, 0.6, 1.0))
     ends = 0.4 - math.hypot(0.3, 0.1), 0.4 + math.hypot(0.1, 0.4)
     assert (found.low, found.high, found.n) == pytest.approx((*ends, 9))
-
-
-@pytest.mark.parametrize(("a", "b"), [*product([(0.2, 0.1, 0.3), (0.4, 0.1, 0.5)], repeat=2)])
-def test_a_difference_turned_round_is_its_negative(a, b):
-    one, other = difference(value(*a), value(*b)), difference(value(*b), value(*a))
-    turned = -other.value, -other.high, -other.low
-    assert (one.value, one.low, one.high) == pytest.approx(turned)
 
 
 def test_nothing_is_said_of_what_has_no_interval():

@@ -4,8 +4,6 @@ images agrees, so a label carries its target and its rule."""
 import itertools
 from collections import defaultdict
 
-import pytest
-
 from helpers.book.book import published
 from helpers.book.downloads import values
 from helpers.claims.project import Project
@@ -37,12 +35,6 @@ def contradictions(table):
 
 def test_a_label_has_one_definition():
     assert contradictions(values(published(Project()))) == {}
-
-
-@pytest.mark.parametrize(("column", "same"), [("label", "x"), ("dataset", "d")])
-def test_two_definitions_under_one_label_are_refused(column, same):
-    table = values(published(Project()))
-    assert contradictions(table.assign(**{column: same}))
 
 
 def test_n_counts_trainings_only_where_a_value_is_a_mean_over_some():

@@ -3,15 +3,13 @@ paper speaks."""
 
 import json
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.claim import ANSWERS, Paper, in_words
+from helpers.claims.claim import Paper, in_words
 from helpers.claims.criteria import Criterion, Test
-from helpers.claims.notebook import MIME
 from helpers.claims.result import Result
 from helpers.claims.values import RegisteredClaim
 
@@ -87,36 +85,12 @@ def test_what_was_found_beside_the_papers(paper, text, answer):
     assert compared(paper, text).answer == answer
 
 
-@pytest.mark.parametrize("said", ["holds", "fails", "holds in some", "fails in some", "nothing"])
-@pytest.mark.parametrize("outcome", ["holds", "fails", "undecided", "aside"])
-def test_every_pair_has_an_answer_and_a_sentence(said, outcome):
-    answer, reason, sides, why, _ = compared(f"supported; others {said}", f"T {outcome}")
-    decided = outcome in ("holds", "fails") and said.split(" ")[0] in ("holds", "fails")
-    told = decided and (said.split(" ")[0] == outcome or "some" not in said)
-    expected = "agrees" if said.startswith(outcome) else "disagrees"
-    assert answer in ANSWERS and answer == (expected if told else "not stated")
-    assert [side.equal for side in sides].count(None) == bool(sides and not told)
-    assert reason.endswith(why) and why == KIND
-    assert reason[0].isupper() and reason.endswith(".")
-    assert ".." not in reason and "\n" not in reason
-
-
-def test_turning_every_outcome_round_turns_the_answer_round():
-    turned = {"holds": "fails", "fails": "holds", "undecided": "undecided"}
-    opposite = {"agrees": "disagrees", "disagrees": "agrees"}
-    for on_t, on_u, said in product(turned, turned, ("holds", "fails")):
-        answer = compared(f"supported; others {said}", f"T {on_t}; U {on_u}").answer
-        other = compared(f"supported; others {said}", f"T {turned[on_t]}; U {turned[on_u]}").answer
-        assert other == opposite.get(answer, answer)
-
-
 def test_where_no_model_was_judged_there_is_no_agreement():
     result = claim_with(says("supported")).judge([], not_run={"vit_G": "no network"})
     assert result.agreement[:2] == ("not stated", "No model was judged.")
 
 
 # --- on results
-# --------------------------------------------------------------------------------------------------
 
 
 def claim_with(paper=None, criterion=CRITERION) -> RegisteredClaim:
@@ -140,13 +114,9 @@ def test_controls_are_constructed_here():
     result = claim_with(says("supported")).judge(measured(control_content=1.0, control_clean=0.0))
     assert result.verdict == "refuted" and result.agreement.answer == "not stated"
     assert result.agreement.reason.startswith("Only controls were measured")
-
-
-@pytest.mark.parametrize(("model", "answer"), [(1.0, "agrees"), (0.0, "disagrees")])
-def test_beside_controls_the_models_alone_are_compared(model, answer):
     claim = claim_with(says("supported; others holds"))
-    for control in (0.0, 1.0):
-        result = claim.judge(measured(control_clean=control, vit_tiny=model))
+    for score, answer in ((1.0, "agrees"), (0.0, "disagrees")):
+        result = claim.judge(measured(control_clean=1 - score, vit_tiny=score))
         assert result.agreement.answer == answer
 
 
@@ -180,10 +150,6 @@ def test_each_test_has_an_answer_of_its_own():
     claim = claim_with(says("supported") | {"others": others}, two)
     result = claim.judge([*measured(vit_T=1.0), Value("y", "vit_T", value=0.0)])
     assert (result.verdict, result.agreement.answer) == ("refuted", "mixed")
-    assert [side.words for side in result.agreement.sides] == [
-        "holds in the paper and here",
-        "holds in the paper, fails here",
-    ]
     # Of what the paper calls refuted, one test that fails is enough.
     apart = replace(claim, paper_says=says("mixed; G refuted"))
     result = apart.judge([*measured(vit_G=1.0), Value("y", "vit_G", value=0.0)])
@@ -209,19 +175,13 @@ def test_an_extension_is_marked():
     reason = claim.judge([*measured(vit_L=1.0), *aside]).agreement.reason
     assert "our extension" not in reason
     assert f"{marked}; our extension (z < 9 on vit_G): another size" in claim._repr_markdown_()
-    assert "Beyond the paper" not in claim_with(says("supported"))._repr_markdown_()
 
 
 def test_a_result_carries_it_and_an_old_one_gets_it():
     claim = claim_with(says("refuted; others fails"))
     result = claim.judge(measured(vit_tiny=0.0))
-    bundle = result._repr_mimebundle_()
-    stored = json.loads(json.dumps(bundle[MIME], allow_nan=False))
+    stored = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert (stored["agreement"], stored["agreement_reason"]) == result.agreement[:2]
-    shown = "**Agreement with the paper: agrees.** On vit_tiny x > 0.5 fails in the paper and here."
-    assert shown in bundle["text/markdown"]
-    # What is compared to the letter is as it was.
-    assert "agree" not in bundle["text/plain"]
     assert Result.from_json(claim, stored).agreement == result.agreement
     # What is stored is what was said then; what the registry says of the paper now is what counts.
     other = Result.from_json(replace(claim, paper_says=says("supported; others holds")), stored)

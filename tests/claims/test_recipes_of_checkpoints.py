@@ -35,11 +35,8 @@ def test_what_is_compared_says_recipe_and_size():
         ("control-position", 256, "240 to 256 px", True),
         ("control-clean", 224, "224 to 224 px", False),
     ]
-    with pytest.raises(ValueError, match="scratch-reg0"):
-        checkpoints.members(["control-clean", "scratch-reg0"], "control-clean")
-    for name in ("scratch-reg0", "vit_small_patch16_224.mine"):
-        with pytest.raises(ValueError, match=name):
-            checkpoints.members([name])
+    with pytest.raises(ValueError, match=r"vit_small_patch16_224\.mine"):
+        checkpoints.members(["vit_small_patch16_224.mine"])
 
 
 def diagnoses(folder, models, presence):
@@ -80,13 +77,11 @@ def test_diagnoses_are_judged(tmp_path):
     folder = tmp_path / "by-size"
     with pytest.raises(ValueError, match="is of 200 images"):
         checkpoints.measured(str(folder), models, 100)
-    with pytest.raises(ValueError, match="nowhere"):
-        checkpoints.measured(str(tmp_path / "nowhere"), models, 200)
     path = folder / f"{models[0]}.json"
     one = json.loads(path.read_text())
     one["details"]["images"]["digest"] = "0" * 16
     path.write_text(json.dumps(one))
-    with pytest.raises(ValueError, match="2 sets of images"):
+    with pytest.raises(ValueError, match="200 images, 200 images"):
         checkpoints.measured(str(folder), models, 200)
 
 

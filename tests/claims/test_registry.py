@@ -42,9 +42,7 @@ def test_every_claim_is_there(registry):
         assert claim.reported or claim.source.bib is None, claim.id
         assert {*claim.expected} == {*CONTROLS, *claim.more_controls}
         assert {*claim.more_controls} <= {*FURTHER}
-    with pytest.raises(
-        ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"
-    ):
+    with pytest.raises(ValueError, match="did you mean 'nr3-redundancy'"):
         registry["nr3-redundency"]
 
 
@@ -162,16 +160,7 @@ def test_what_is_derived(registry, project):
     assert (waiting.notebook, waiting.parameters, waiting.waiting) == (None, {}, "needs probes")
 
 
-def test_papers_stand_in_their_order_and_claims_as_written(registry):
-    orders = {name: data["paper"]["order"] for name, data in READ.items()}
-    assert [*registry.papers] == sorted(orders, key=orders.get)
-    for name, data in READ.items():
-        own = [id for id, claim in registry.claims.items() if claim.paper == name]
-        assert own == [*data["claims"]]
-
-
 # --- the form of the files, and the rules between them
-# --------------------------------------------------------------------------------------------------
 
 CLAIMS = sorted(REGISTRY.glob("claims/*.yml"))
 READ = {path.stem: read_yaml(path) for path in CLAIMS}

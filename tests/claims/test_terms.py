@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 
 import pytest
+from conftest import rows
 
 from helpers.claims import numbers
 from helpers.claims.project import Project
@@ -44,29 +45,25 @@ def measured_names() -> dict[str, set[str]]:
 NAMES = measured_names()
 
 
-def test_a_claims_own_term_comes_first():
-    assert (
-        TERMS.of("a", "auc").label == "AUC"
-        and TERMS.of("b", "auc").label == "another"
-        and TERMS.of("a", "x") is None
-    )
+READ = """
+    a  auc                   AUC
+    b  auc                   another
+    a  x                     None
+    a  top_5                 top 5
+    a  top_5_of_10_things    top 5 of 10 things
+    a  top_                  None
+    a  share_plain           a share, as it is
+    a  auc_very_plain        AUC, as it was
+    a  top_5_own             top 5, of its own
+    a  share_own_plain       a third
+    b  share_own             None
+"""
 
 
-def test_place_holders_are_repeated_in_the_label():
-    assert TERMS.of("a", "top_5") == Term("top 5", "points")
-    assert TERMS.of("a", "top_5_of_10_things") == Term("top 5 of 10 things")
-    assert TERMS.of("a", "top_") is None
-
-
-def test_the_longest_ending_is_read_first():
-    assert TERMS.of("a", "share_plain").label == "a share, as it is"
-    assert TERMS.of("a", "auc_very_plain").label == "AUC, as it was"
-
-
-def test_endings_of_a_claim_are_its_own_and_go_before_place_holders():
-    assert TERMS.of("a", "top_5_own") == Term("top 5, of its own", "points")
-    assert TERMS.of("a", "share_own_plain").label == "a third"
-    assert TERMS.of("b", "share_own") is None
+@pytest.mark.parametrize(("claim", "name", "label"), rows(READ))
+def test_a_term_is_the_claims_own_then_with_an_ending_then_with_a_place_holder(claim, name, label):
+    found = TERMS.of(claim, name)
+    assert (found and found.label) == label
 
 
 def test_a_name_without_a_term_is_put_in_words():

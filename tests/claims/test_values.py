@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from sources import unlisted
 
 from helpers.claims import Value, Values, load_registry
 
@@ -77,8 +76,6 @@ def test_a_curve_has_its_values_and_both_ends(values):
         and low == pytest.approx([0.25, 0.05])
         and high == pytest.approx([0.35, 0.15])
     )
-    with pytest.raises(KeyError, match="auc_9"):
-        values.curve("b", ["auc_9"])
 
 
 def test_the_verdict_has_every_source_once(claim):
@@ -94,34 +91,3 @@ def test_the_verdict_has_every_source_once(claim):
     sources = [one.source for one in passes.values()]
     assert result.sources == [*sources, measured.describe(), learnt.describe()]
     assert result.not_run == not_run and result.values == list(values)
-
-
-def test_two_values_of_one_name_are_refused(values):
-    values.add("a", {"auc": 0.5})
-    with pytest.raises(ValueError, match="two values named 'auc' for a; give each a name of its"):
-        values.judge(captured(a="f0"), [])
-
-
-@pytest.mark.parametrize(
-    ("judge", "missing"),
-    [
-        ("values.judge(passes, [images, learn])", []),
-        ("values.judge(passes, images=[images, learn], not_run=not_run)", []),
-        ("values.judge(passes['intact'], [images])", ["load_images(train, n)"]),
-        ("values.judge(passes, [learn.select(range(5))])", ["load_images(dataset, n, seed)"]),
-        ("every = [images, learn]\nvalues.judge(passes, every)", []),
-        (
-            "claim.judge(values, sources=[passes['a'].source])",
-            ["load_images(dataset, n, seed)", "load_images(train, n)"],
-        ),
-        (
-            "values.judge([images, learn], [])",
-            ["load_images(dataset, n, seed)", "load_images(train, n)"],
-        ),
-    ],
-)
-def test_images_of_a_verdict_are_among_the_sources(judge, missing):
-    assert (
-        unlisted(f"images = load_images(dataset, n, seed)\nlearn = load_images(train, n)\n{judge}")
-        == missing
-    )
