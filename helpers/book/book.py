@@ -4,15 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 
-import nbformat
-
 from helpers.book.counts import Counts, count, standing
 from helpers.book.finding import Finding
 from helpers.claims import history
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Calibration, read_result
-from helpers.files import read_content
 
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 
@@ -117,7 +114,7 @@ def data(runs: Runs) -> dict[str, dict[str, dict]]:
 
 def _add(runs: Runs, project: Project, path: Path, kind: str) -> None:
     """Read one result with its notebook into `runs`."""
-    notebook = nbformat.reads(read_content(path.with_suffix(".ipynb")).decode(), 4)
+    notebook = read_notebook(path.with_suffix(".ipynb"))
     found = Finding(project.registry[path.stem], read_result(path), notebook, kind, path)
     runs.setdefault(path.parent.name, {})[path.stem] = found
 

@@ -221,11 +221,6 @@ def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByNa
         )
         return Agreement("not stated", only if models else "No model was judged.")
     sides = tuple(side for model in found for side in _sides(claim, model, values[model]))
-    equal = {side.equal for side in sides} - {None}
-    if len(equal) == 1:
-        answer = "agrees" if True in equal else "disagrees"
-    else:
-        answer = "mixed" if equal else "not stated"
     others, why = says.get("others", {}), []
     parts = [str(side) for side in sides if side.equal is not None]
     if not others and not _spoken_of(claim):
@@ -237,11 +232,18 @@ def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByNa
     if strangers and others:
         excepted = dict.fromkeys(_excepted(claim, model) for model in strangers)
         why = [others["why"], *filter(None, excepted)]
-    put = [model for model in found if models[model] != "not applicable"]
-    ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, put))]
-    lines = ["; ".join(parts), *why, *extensions(ours)]
-    whole, after = (sentences(*([one] for one in own)) for own in (lines, why))
-    return Agreement(answer, whole, sides, after, beyond(ours))
+    judged = [model for model in found if models[model] != "not applicable"]
+    ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, judged))]
+    reason = sentences(parts, *([line] for line in (*why, *extensions(ours))))
+    return Agreement(_answer(sides), reason, sides, sentences(*([x] for x in why)), beyond(ours))
+
+
+def _answer(sides: Iterable[Side]) -> str:
+    """One of ANSWERS, from all comparisons that can be told."""
+    equal = {side.equal for side in sides} - {None}
+    if len(equal) == 1:
+        return "agrees" if True in equal else "disagrees"
+    return "mixed" if equal else "not stated"
 
 
 def _spoken_of(claim: Claim) -> dict[str, str]:
@@ -259,16 +261,16 @@ def _excepted(claim: Claim, model: str) -> str:
 def _sides(claim: Claim, model: str, values: ByName) -> Iterator[Side]:
     """What the paper says of a model, and what was found on it: where the claim applies to it."""
     criterion, said = claim.criterion, _spoken_of(claim).get(model)
-    put = [test for test in criterion.tests if test.concerns(model) and not test.extension]
-    if not put or criterion.decisive(model, values)[1] == "applies":
+    tests = [test for test in criterion.tests if test.concerns(model) and not test.extension]
+    if not tests or criterion.decisive(model, values)[1] == "applies":
         return
     if said == "refuted":  # which of the tests fails there, the paper need not say
-        verdict, _, _ = replace(criterion, tests=tuple(put)).decisive(model, values)
+        verdict, _, _ = replace(criterion, tests=tuple(tests)).decisive(model, values)
         yield Side(model, None, said, verdict)
-    says = dict.fromkeys((test.value for test in put), "holds") if said == "supported" else {}
+    says = dict.fromkeys((test.value for test in tests), "holds") if said == "supported" else {}
     if said is None and not _excepted(claim, model):
         says = claim.paper_says.get("others", {}).get("tests", {})
-    for test in put:
+    for test in tests:
         if test.value in says:
             outcome = OUTCOMES[criterion.outcome(test, values)]
             yield Side(model, test, says[test.value], outcome)

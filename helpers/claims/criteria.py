@@ -290,12 +290,13 @@ class Criterion:
         """
         if any(test.concerns(model) for test in self.tests):
             for role, verdicts in _ROLES.items():
-                put = [test for test in getattr(self, role) if test.concerns(model)]
-                outcomes = {test: self.outcome(test, values) for test in put}
-                found = set(outcomes.values())
-                together = False if False in found else None if None in found else True
+                tests = [test for test in getattr(self, role) if test.concerns(model)]
+                outcomes = [self.outcome(test, values) for test in tests]
+                together = next((x for x in (False, None) if x in outcomes), True)
                 if together in verdicts:
-                    forced = [test for test in put if outcomes[test] is together]
+                    forced = [
+                        test for test, x in zip(tests, outcomes, strict=True) if x is together
+                    ]
                     return verdicts[together], role, forced
         return "not applicable", "tests", []
 

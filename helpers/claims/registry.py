@@ -18,7 +18,6 @@ from helpers.claims.values import RegisteredClaim
 from helpers.settings import nearest
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # of this package
-PROFILES, TERMS = "profiles.yml", "terms.yml"
 
 
 def default() -> Path:
@@ -55,7 +54,7 @@ class Registry:
 def load_registry(folder: Path | str | None = None) -> Registry:
     """The registry in `folder`, unless given that of the project of the current folder."""
     folder = Path(folder or default() / "notebooks")
-    runs = read_yaml(folder / PROFILES)
+    runs = read_yaml(folder / "profiles.yml")
     registry, root = Registry({}, {}, runs.get("replicates", {})), folder.resolve().parent
     files = {path.stem: read_yaml(path) for path in folder.glob("claims/*.yml")}
     for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
@@ -151,13 +150,10 @@ class Terms:
         return None
 
 
-def load_terms(path: Path | None = None) -> Terms:
-    """The terms in the file at `path`, unless given that of the project of the current folder.
-
-    A project without one has those of the checkout of this package.
-    """
-    own = default() / "notebooks" / TERMS
-    return _read_terms(path or (own if own.is_file() else CHECKOUT / "notebooks" / TERMS))
+def load_terms() -> Terms:
+    """The terms of the project of the current folder, else those of this package's checkout."""
+    paths = [root / "notebooks" / "terms.yml" for root in (default(), CHECKOUT)]
+    return _read_terms(next(path for path in paths if path.is_file()))
 
 
 @cache

@@ -6,6 +6,7 @@ several trainings. Values of which an image gives many, and plain numbers, have 
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,12 +112,12 @@ class RegisteredClaim(Claim):
                 where there is one.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
-        put = [test for test in tests if test.concerns(model)]
-        names = dict.fromkeys(name for test in put for name in (test.value, test.baseline) if name)
-        own = {name: name + end for name in names}
-        taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
+        named = (x for test in tests if test.concerns(model) for x in (test.value, test.baseline))
+        names = {name: name + end for name in named if name}
         values = self.values("")
-        values.add(model, taken)
+        values.add(
+            model, {name: estimates[x if x in estimates else name] for name, x in names.items()}
+        )
         return self.judge(values).shown[""]
 
     def judge(
@@ -139,27 +140,17 @@ def write_per_image(
         images: the `Images` behind the result. A value's pictures are those of the one set that is
             called like its data set and has as many images.
     """
-    pictures: dict[tuple[str, int], set[tuple[str, ...]]] = {}
+    pictures: dict[tuple[str | None, int], set[tuple[str, ...]]] = defaultdict(set)
     for one in images:
         own = tuple(digest_of(x, length=16) for x in one.contents or one.ids)
-        pictures.setdefault((one.name, len(own)), set()).add(own)
-    frames = []
+        pictures[one.name, len(own)].add(own)
+    frames = [pd.DataFrame(columns=COLUMNS)]
     for model, value, dataset, taken in found:
         for part, numbers in enumerate(taken.pieces):
-            n = len(numbers)
-            known = pictures.get((dataset or "", n), set())
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "model": model,
-                        "dataset": dataset,
-                        "value": value,
-                        "part": part,
-                        "image": range(n),
-                        "picture": next(iter(known)) if len(known) == 1 else None,
-                        "number": np.asarray(numbers, np.float32),
-                    }
-                )
-            )
-    table = pd.concat(frames) if frames else pd.DataFrame(columns=COLUMNS)
+            frame = pd.DataFrame({"number": np.asarray(numbers, np.float32)})
+            known = pictures[dataset, len(frame)]
+            picture = next(iter(known)) if len(known) == 1 else None
+            frame = frame.assign(model=model, dataset=dataset, value=value, part=part)
+            frames.append(frame.assign(image=frame.index, picture=picture)[COLUMNS])
+    table = pd.concat(frames[1:] or frames)
     table.to_parquet(folder / NAME, index=False, compression="zstd")

@@ -317,29 +317,6 @@ def test_what_is_nearly_zero_is_printed_as_zero():
     assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
 
 
-SHOWN = """
-xx9-test: inconclusive
-  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)
-  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > 1 undecided)
-  a: outliers, x, extra
-  b: outliers, x
-  g: not run (gated)
-"""  # noqa: E501
-
-
-def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
-    tests = [("x", ">=", 0.5), ("y", "<", 2, "b")]
-    claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=tests, needs=[("z", ">", 1)])
-
-    def text(at):
-        values = [value("outliers", "a", **YES), value("x", "a", at=at), value("extra", "a", at=at)]
-        values += [value("outliers", "b", **NO), value("x", "b", **OPEN)]
-        return str(claim.judge(values, not_run={"g": "gated"}))
-
-    assert text(0.7) == text(0.8) != text(0.3)
-    assert text(0.7).splitlines() == SHOWN.strip().splitlines()
-
-
 def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
     two = claim.criterion.tests[:2]  # auc and auc_matched
