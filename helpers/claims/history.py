@@ -27,14 +27,11 @@ class Entry:
 
     Attributes:
         date: of the change, as 2026-11-22.
-        seen: what of this quantity, or of one that implies it, had been seen when it was written:
-            one of SEEN.
+        seen: what of this quantity had been seen when it was written, one of SEEN.
         reason: why it was written, or changed.
-        criterion: quantifier, tests, applies and needs; each test as a text with its margin in
-            full.
+        criterion: quantifier, tests, applies and needs; each test as a text.
         expected: the verdict that each control has to give.
-        photographs: where real data had been seen, the data sets whose images the claim's results
-            measured by then.
+        photographs: the data sets whose images the claim's results had measured by then.
         commit, digest: of entries of times when a program wrote them.
     """
 

@@ -114,9 +114,8 @@ class Terms:
     """The terms of all claims.
 
     Attributes:
-        claims: claim -> name -> Term; a name may hold `{}`, for a number or a word, which its label
-            repeats. A name that begins with `_` is an ending of this claim's names, its label what
-            it says.
+        claims: claim -> name -> Term; a name may hold `{}`, for a word which its label repeats. A
+            name that begins with `_` is an ending of this claim's names.
         common: name -> Term, for every claim that does not say otherwise.
         endings: ending of a name -> what it says, for names that have a term without it.
     """

@@ -283,7 +283,4 @@ def as_expected(calibration: Calibration) -> str:
 def check_run(name: str) -> None:
     """Raise ValueError where a run cannot be called so: it is a folder, and part of addresses."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ValueError(
-            f"run name {name!r} is not a plain folder name; use letters, digits, '.', '-' and '_', "
-            "at most 100"
-        )
+        raise ValueError(f"run name {name!r} is not a plain folder name")
