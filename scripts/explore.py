@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from helpers.book.explore import dequantise, quantise
+from helpers.book.explore import dequantise
 from helpers.capture import Captured, Reducer, capture_conditions, register_neurons_of
 from helpers.capture import reducers as keep
 from helpers.claims import load_registry
+from helpers.claims.values import RegisteredClaim
 from helpers.files import write_text
 from helpers.images import Images, load_images
 from helpers.interventions import neuron_conditions, rolled_content, test_time_registers
@@ -60,6 +61,7 @@ JUDGED = {
     "so3-neighbour-similarity": "_8",
 }
 MEASURES = ("outlier_tokens", "outlier_images", "auc", "iou_top", "onset_depth")
+MOST = 2**16 - 1  # the largest code of a 16-bit number
 RULES = ("median:3", "mad:10", "percentile:98", "fixed:150")  # of xx4; their thresholds are marked
 
 
@@ -221,11 +223,46 @@ def _described(photographs: Images) -> list[dict]:
     return described
 
 
+def quantise(values: np.ndarray) -> dict:
+    """Numbers from 0 on as 16-bit codes: `step`, `shape` and `base64` (row-major, lowest byte
+    first).
+
+    A number is its code times the step, which is 1, 2 or 5 times a power of ten, so that what is
+    printed to its last digit is what is stored.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if values.size == 0 or not np.isfinite(values).all() or values.min() < 0:
+        raise ValueError(f"an array {values.shape} is not of finite numbers from 0 on")
+    step = _step(float(values.max()) / MOST)
+    codes = np.rint(values / step).astype("<u2")
+    return {
+        "step": step,
+        "shape": list(values.shape),
+        "base64": base64.b64encode(codes.tobytes()).decode(),
+    }
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`, but for rounding;
+    1 where that is 0.
+    """
+    if least == 0:
+        return 1.0
+    power = math.floor(math.log10(least))
+    steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
+    return next(step for step in steps if step >= least * (1 - 1e-12))
+
+
 def _row(estimate: Estimate | float) -> list:
     """[value, low, high, n] of an estimate or of a plain number, None for what there is not."""
     is_plain = not isinstance(estimate, Estimate)
     *numbers, n = (estimate, math.nan, math.nan, None) if is_plain else estimate[:4]
     return [*(round(float(x), 6) if math.isfinite(x) else None for x in numbers), n]
+
+
+def alone(claim: RegisteredClaim) -> RegisteredClaim:
+    """The claim as one model can be judged by it, though the whole may need another model, too."""
+    return replace(claim, criterion=replace(claim.criterion, needs=()))
 
 
 def main() -> None:
@@ -244,7 +281,7 @@ def main() -> None:
         measured = thresholds(
             asked.model,
             images,
-            lambda id, *estimates: claims[id].verdict_on(*estimates),
+            lambda id, *estimates: alone(claims[id]).verdict_on(*estimates),
             batch_size=asked.batch_size,
             device=asked.device,
         )

@@ -147,13 +147,3 @@ NAMED = """() => {
   }
   return wrong;
 }"""  # noqa: E501
-
-# The stop that the keyboard is at: its place in the document and whether it is seen to be there.
-STOP = """() => {
-  const node = document.activeElement;
-  if (!node || node === document.body) return null;
-  const all = [...document.querySelectorAll("*")];
-  const style = getComputedStyle(node);
-  const marked = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
-  return { place: all.indexOf(node), marked, text: node.outerHTML.slice(0, 120) };
-}"""  # noqa: E501

@@ -1,10 +1,11 @@
 """What readers touch, measured on models with known answers (scripts/explore.py)."""
 
+import json
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from explore import JUDGED, maps, patches, shown, thresholds
+from explore import JUDGED, MOST, maps, patches, quantise, shown, thresholds
 
 from helpers import interventions
 from helpers.book.explore import dequantise
@@ -68,3 +69,18 @@ def test_the_known_answer_is_judged_as_the_registry_expects():
     assert swept["median"] == pytest.approx(norms.median().item(), rel=1e-4)
     assert swept["measures"]["outlier_tokens"][1][0] == pytest.approx(share, abs=1e-6)
     assert swept["measures"]["auc"][-1] == [None, None, None, 0]  # nothing is above everything
+
+
+@pytest.mark.parametrize("scale", [1e-6, 0.19, 1.0, 655.35, 4e7])
+def test_numbers_come_back_within_half_a_step(scale):
+    values = np.random.default_rng(0).random((2, 3, 5)) * scale
+    data = json.loads(json.dumps(quantise(values)))
+    assert abs(dequantise(data) - values).max() <= data["step"] / 2 * (1 + 1e-9)
+    assert values.max() / MOST <= data["step"] < 3 * values.max() / MOST
+    assert quantise(np.array([MOST, 258.0]))["base64"] == "//8CAQ=="  # ff ff, 02 01
+
+
+@pytest.mark.parametrize("values", [[-1.0], [np.nan], [np.inf], []])
+def test_what_cannot_be_quantised_is_refused(values):
+    with pytest.raises(ValueError):
+        quantise(np.array(values))

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from helpers.book.book import Book
-from helpers.book.counts import KINDS, standing
+from helpers.book.book import KINDS, Book, standing
 from helpers.book.finding import Decision, Finding
 from helpers.book.render import distinct, render
 from helpers.claims.claim import Claim

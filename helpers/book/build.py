@@ -214,13 +214,10 @@ def _contents(book: Book, path: Path) -> dict:
 
 def _small_contents(book: Book) -> dict:
     """A table of contents of the runs that were read and their claims, and of nothing else."""
-    pages = [f"book/runs/{run}/index" for run in book.runs]
-    pages += [f"book/own/{run}/index" for run in book.own]
-    root, *others = [{"file": page} for page in pages] + [
-        _claim_entry(book, x) for x in book.controls
-    ]
-    chapters = root.get("sections", []) + others
-    return {"format": "jb-book", "root": root["file"], "chapters": chapters}
+    pages = [{"file": f"book/runs/{run}/index"} for run in book.runs]
+    pages += [{"file": f"book/own/{run}/index"} for run in book.own]
+    root, *others = pages + [_claim_entry(book, id) for id in book.controls]
+    return {"format": "jb-book", "root": root["file"], "chapters": others or root["sections"]}
 
 
 def _claim_entry(book: Book, id: str) -> dict:

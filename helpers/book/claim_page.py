@@ -62,7 +62,7 @@ def _tab(book: Book, found: Finding) -> dict:
         + (" on other images" if found.run in book.registry.replicates else "")
         + (f" (yours: {found.run})" if found.kind == "own" else ""),
         "found": found,
-        "axes": axes(found.rows, shares=True),
+        "axes": axes(found.rows),
         "picture": picture and picture | {"name": name},
         "command": rerun(claim, found.run, parameters),
         "yours": yours(claim, found.run, parameters),

@@ -160,26 +160,31 @@ class Finding:
         return aside, not row.decides, sign * row.clearness if sign else 0
 
 
-def axes(rows: Sequence[Decision], shares: bool = False) -> dict[str, tuple[float, float]]:
-    """Value -> the ends of the axis that the bars of its tests have; `shares` from 0 to 1."""
-    found = {}
+def axes(rows: Sequence[Decision]) -> dict[str, tuple[float, float]]:
+    """Value -> the ends of the axis that the bars of its tests have."""
+    found: dict[str, list[Decision]] = {}
     for row in rows:
-        own = [other for other in rows if other.test.value == row.test.value]
-        marks = [number for other in own for number in (other.test.margin, *other.numbers)]
-        unit = row.term.unit if shares else ""
-        found[row.test.value] = axis([other.value for other in own], marks, unit)
-    return found
+        found.setdefault(row.test.value, []).append(row)
+    return {
+        name: axis(
+            [row.value for row in own],
+            [number for row in own for number in (row.test.margin, *row.numbers)],
+            own[0].term.unit,
+        )
+        for name, own in found.items()
+    }
 
 
 def shared_axes(ones: Sequence) -> list[tuple[float, float]]:
     """The ends of the axis of each comparison's bar: one for each unit, or value without a unit."""
     kinds = [SHARE if one.term.unit.startswith(SHARE) else one.term.unit for one in ones]
     kinds = [kind or one.value.name for kind, one in zip(kinds, ones, strict=True)]
-    found = {}
-    for kind in kinds:
+
+    def alike(kind: str) -> tuple[float, float]:
         own = [one for one, other in zip(ones, kinds, strict=True) if other == kind]
-        found[kind] = axis([one.value for one in own], [one.number for one in own], kind)
-    return [found[kind] for kind in kinds]
+        return axis([one.value for one in own], [one.number for one in own], kind)
+
+    return [*map(alike, kinds)]
 
 
 def _reported(claim: Claim, result: Result) -> list[dict]:

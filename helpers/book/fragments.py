@@ -10,24 +10,26 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from helpers.book import checkpoints, overview
-from helpers.book.board import models_of
-from helpers.book.book import Book, data
-from helpers.book.counts import KINDS, together
-from helpers.book.finding import TRAINED, Decision, group
+from helpers.book import checkpoints
+from helpers.book.board import deciding, models_of
+from helpers.book.book import KINDS, Book, data, together
+from helpers.book.finding import TRAINED, Decision, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
 from helpers.claims.claim import ANSWERS, Claim
-from helpers.claims.criteria import CONTROL, NOT_TESTED
+from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
 from helpers.claims.statistics import Judgement
 
-OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}  # of deciding tests
 NEAR = 1.5  # half-widths from its margin within which a test is listed
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
+
+WIDTH, EDGE = 300, 8  # of a row's drawing in pixels, and what is left free at its ends
+LAST = 300  # the distance at the ends of the axis; what is beyond is drawn there
+TICKS = (-100, -10, -1, 0, 1, 10, 100)
 
 
 def fragments(known: Mapping) -> dict[str, str]:
@@ -58,12 +60,11 @@ def values(book: Book) -> dict[str, Any]:
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],
         "moved_verdicts": moved,
         "strip": strip(book),
-        "forest": overview.claims(book),
-        "forest_ticks": overview.TICKS,
-        "forest_at": overview.place,
+        "forest": forest(book),
+        "forest_ticks": TICKS,
+        "forest_at": place,
         "ANSWERS": ANSWERS,
         "KINDS": KINDS,
-        "NEAR": NEAR,
         "SEEN": history.SEEN,
         "TRAINED": TRAINED,
         "difference": difference,
@@ -94,7 +95,7 @@ def _judged(book: Book) -> list[tuple[str, str, str, str]]:
 
 def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]]:
     """Model, or kind of models that were trained here -> each claim that it was judged on, the
-    verdict, the first run with it, and a test with that outcome on the first such model.
+    verdict, the first run with it, and the test that gave it to the first such model.
     """
     # Group -> claim -> verdict -> first run and model.
     groups: dict[str, dict[str, dict[str, tuple[str, str]]]] = {}
@@ -105,14 +106,77 @@ def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]
         rows[name] = []
         for id in (id for id in book.registry.claims if id in claims):
             verdict = together(claims[id])
-            run, model = claims[id].get(verdict, next(iter(claims[id].values())))
-            tests = book.runs[run][id].rows
-            own = [row for row in tests if (row.model, row.verdict) == (model, verdict)]
-            own = [row for row in own if row.role != "needs"]
-            if verdict != NOT_TESTED:  # of a half, whatever came of it
-                own = [row for row in own if row.outcome is OUTCOMES.get(verdict)]
-            rows[name].append((book.registry[id], verdict, run, next(iter(own), None)))
+            run, model = claims[id].get(verdict) or next(iter(claims[id].values()))
+            test = deciding(book.runs[run][id], [model], verdict)
+            rows[name].append((book.registry[id], verdict, run, test))
     return rows
+
+
+# ---- All claims in one figure: how far the value that decided each one lies from its margin
+#
+# The unit is half of the value's own 95 % interval: beyond 1, the interval excludes the margin. The
+# axis is linear up to 1 and logarithmic beyond. To the right the test holds.
+
+
+class Row(NamedTuple):
+    """A claim in the figure."""
+
+    found: Finding
+    test: Decision | None  # that decided it
+    distance: tuple[float, float, float] | None = None  # of value and interval from the margin
+    reported: tuple[float, ...] = ()  # the same of the paper's figures
+
+    @property
+    def says(self) -> str:
+        """Where the mark is, in words."""
+        if self.distance is None:
+            return "the deciding value has no interval"
+        value = self.distance[0]
+        side = "where the test holds" if value > 0 else "where it fails"
+        beyond = "more than " if abs(value) > LAST else ""
+        return f"{beyond}{min(abs(value), LAST):.3g} half-intervals from the margin, {side}"
+
+
+def forest(book: Book) -> list[Row]:
+    """One row for each claim that was measured, the furthest on the passing side first.
+
+    Of its runs, the one with most claims in which a value with an interval decided it on a model
+    that is no control.
+    """
+    rows = []
+    runs = sorted(book.counted.values(), key=len, reverse=True)
+    for id in book.registry.claims:
+        found = [_row(own[id]) for own in runs if id in own]
+        rows += sorted(found, key=lambda row: row.distance is None)[:1]
+    return sorted(rows, key=lambda row: -row.distance[0] if row.distance else math.inf)
+
+
+def _row(found: Finding) -> Row:
+    test = next((row for row in found.rows if row.decides and row.role != "needs"), None)
+    if test is None or test.model.startswith(CONTROL) or not (unit := _half(test)):
+        return Row(found, test)
+    sign = 1 if test.test.op.startswith(">") else -1
+    value, margin = test.value, test.test.margin
+    ends = sorted(sign * (end - margin) / unit for end in value.ends)
+    reported = tuple(sign * (number - margin) / unit for number in test.numbers)
+    return Row(found, test, (sign * (value.value - margin) / unit, *ends), reported)
+
+
+def _half(test: Decision) -> float | None:
+    """The half of the interval that points to the margin; None without an interval."""
+    value = test.value
+    if value is None or not value.is_bounded:
+        return None
+    return value.value - value.low if value.value > test.test.margin else value.high - value.value
+
+
+def place(distance: float) -> float:
+    """Where a distance lies in the drawing, in pixels from the left."""
+    reach = min(abs(distance), LAST)
+    along = reach if reach <= 1 else 1 + math.log10(reach)
+    most = 1 + math.log10(LAST)
+    half = (WIDTH - 2 * EDGE) / 2
+    return round(EDGE + half + math.copysign(half * along / most, distance), 1)
 
 
 # ---- Criteria and their history
@@ -146,18 +210,15 @@ def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 def _tests(book: Book) -> dict[str, Any]:
     """Every test with its p-value, and what corrections for their number change."""
-    runs = data(book.counted)
-    rows = statistics.judgements(book.registry, runs)
+    rows = statistics.judgements(book.registry, data(book.counted))
     known = [row for row in rows if row.p is not None]
     p_values = [row.p for row in known]
     levels = statistics.levels(p_values)
     judged = {
-        (run, id): {
-            name: statistics.judged(book.registry[id], result, alpha)
-            for name, alpha in {"": statistics.ALPHA, **levels}.items()
-        }
-        for run, results in runs.items()
-        for id, result in results.items()
+        (run, id): {"": found.result}
+        | {name: statistics.judged(found.claim, found.data, x) for name, x in levels.items()}
+        for run, own in book.counted.items()
+        for id, found in own.items()
     }
     corrected = zip(*statistics.corrected(p_values), strict=True)
     return {

@@ -8,8 +8,9 @@ that is not the stored one and a value that does not exist end the build.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from helpers.claims.registry import Term, term
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "cannot be told from"}
+FUNCTIONS = ("v", "number", "percent", "n", "verdict", "in_trainings", "evidence")  # of a page
+_PAGES = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
 
 
@@ -125,50 +128,46 @@ class TemplateValues:
         """The text with its values filled in; `name` is what to call it in an error, `place` run
         and claim of a text about one result, which does not name them.
         """
-        functions = {function.__name__: function for function in self.functions}
-        if place:
-            functions = {
-                key: lambda *which, own=function: own(*place, *which)
-                for key, function in functions.items()
-            }
+        functions = {word: partial(getattr(self, word), *place) for word in FUNCTIONS}
         try:
-            environment = jinja2.Environment(
-                undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-            )
-            return environment.from_string(text).render(functions)
+            return _PAGES.from_string(text).render(functions)
         except (ValueError, TypeError, jinja2.TemplateError) as error:
             raise ValueError(f"{name}: {error}") from None
 
-    @property
-    def functions(self) -> list[Callable[..., str]]:
-        """What a page calls."""
+    # What a page calls.
 
-        def v(run: str, claim: str, name: str, model: str) -> str:
-            return with_interval(self.value(run, claim, name, model), term(claim, name).unit)
+    def v(self, run: str, claim: str, name: str, model: str) -> str:
+        """A value with its interval."""
+        return with_interval(self.value(run, claim, name, model), term(claim, name).unit)
 
-        def number(run: str, claim: str, name: str, model: str) -> str:
-            value = replace(self.value(run, claim, name, model), low=None, high=None)
-            return with_interval(value, term(claim, name).unit)
+    def number(self, run: str, claim: str, name: str, model: str) -> str:
+        """A value without its interval."""
+        value = replace(self.value(run, claim, name, model), low=None, high=None)
+        return with_interval(value, term(claim, name).unit)
 
-        def percent(*which: str) -> str:
-            return in_percent(self.value(*which))
+    def percent(self, *which: str) -> str:
+        """A share in per cent; with a decimal where it would look like none or all and is not."""
+        share = 100 * self.value(*which).value
+        return f"{share:.0f} %" if 1 <= share <= 99 or share in (0, 100) else f"{share:.1f} %"
 
-        def n(*which: str) -> str:
-            return f"{self.value(*which).n:,}"
+    def n(self, *which: str) -> str:
+        """How many images, or trainings, a value is of."""
+        return f"{self.value(*which).n:,}"
 
-        def verdict(run: str, claim: str) -> str:
-            result = self.finding(run, claim).stored
-            doubt = macro("no_yes", result.shown[""], claim in self.book.doubtful)
-            return macro("badge", result.shown[""], result.reason) + doubt
+    def verdict(self, run: str, claim: str) -> str:
+        """The badge of a verdict."""
+        result = self.finding(run, claim).stored
+        doubt = macro("no_yes", result.shown[""], claim in self.book.doubtful)
+        return macro("badge", result.shown[""], result.reason) + doubt
 
-        def in_trainings(*which: str) -> str:
-            one = self.comparison(*which)
-            return one.test.in_trainings(one.value)
+    def in_trainings(self, *which: str) -> str:
+        """In how many trainings a comparison holds."""
+        one = self.comparison(*which)
+        return one.test.in_trainings(one.value)
 
-        def evidence(*declared: Sequence[str]) -> str:
-            return f"\n{render('evidence.html.j2', **self.rests_on(declared))}\n"
-
-        return [v, number, percent, n, verdict, in_trainings, evidence]
+    def evidence(self, *declared: Sequence[str]) -> str:
+        """The table of what a text rests on."""
+        return f"\n{render('evidence.html.j2', **self.rests_on(declared))}\n"
 
 
 def cards(path: Path, values: TemplateValues) -> str:
@@ -196,11 +195,3 @@ def with_interval(value: Value, unit: str = "") -> str:
     if len({None if x is None else f"{x:.3g}" for x in (value.value, value.low, value.high)}) == 1:
         value = replace(value, low=None, high=None)
     return inert(value)
-
-
-def in_percent(value: Value) -> str:
-    """A share in per cent, with one decimal where it would look like none or all and is neither."""
-    if value.value is None:
-        return "undefined"
-    share = 100 * value.value
-    return f"{share:.0f} %" if 1 <= share <= 99 or share in (0, 100) else f"{share:.1f} %"

@@ -4,7 +4,6 @@ papermill only warns of an unknown parameter and takes any type, so both are ref
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain
 
 import yaml
@@ -20,15 +19,6 @@ DIFFERING = {
     "by_model": ("models", ("rule", "layer", "top_layer", "top_k")),
     "by_dataset": ("datasets", ("n",)),
 }
-
-
-@contextmanager
-def about(whose: str) -> Iterator[None]:
-    """Say of whom the message of an error is."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{whose}: {error}") from None
 
 
 def parse(name: str, text: str, default: object) -> object:
@@ -125,17 +115,16 @@ def resolve(
     """
     claim, overrides = project.registry[id], overrides or {}
     project.source(id)
-    with about(f"claim {id!r}"):
-        if profile is not None:
-            check_choice("profile", profile, claim.profiles)
-        own = claim.profiles.get(profile or run)
-        if own is None:
-            own = _earlier(project, id, run) if again else {}
-        defaults = claim.parameters
-        given = {name: parse(name, x, defaults.get(name, "")) for name, x in overrides.items()}
-        parameters = checked(defaults, {**own, **given})
-        _check_differing(parameters, given)
-        return {name: _stored(value) for name, value in parameters.items()}
+    if profile is not None:
+        check_choice("profile", profile, claim.profiles)
+    own = claim.profiles.get(profile or run)
+    if own is None:
+        own = _earlier(project, id, run) if again else {}
+    defaults = claim.parameters
+    given = {name: parse(name, x, defaults.get(name, "")) for name, x in overrides.items()}
+    parameters = checked(defaults, {**own, **given})
+    _check_differing(parameters, given)
+    return {name: _stored(value) for name, value in parameters.items()}
 
 
 def _earlier(project: Project, id: str, run: str) -> dict:

@@ -1,13 +1,24 @@
 """The scoreboard says of every claim and model what the results say, and marks what says little."""
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from books import book_of, claim_of, found, of, scores
 
-from helpers.book.board import board, column_of, deciding, entries, folded, little, models_of
+from helpers.book.board import (
+    board,
+    column_of,
+    deciding,
+    entries,
+    folded,
+    line,
+    little,
+    models_of,
+)
 from helpers.claims.criteria import Test
 
+STATIC = Path(__file__).parents[2] / "book" / "_static"
 SCORE = Test("score", ">", 1)
 
 
@@ -96,11 +107,39 @@ def test_a_run_that_repeats_another_has_a_column_of_its_own_and_counts_nowhere_e
     assert "td class='again'" not in board(book, book.runs["mine-2"])
 
 
-def test_a_claim_about_controls_stands_by_its_calibration_and_nothing_is_markup():
+def test_a_claim_about_controls_stands_by_its_calibration():
     claim = claim_of(Test("score", ">", 1, "control-clean"), bib=None)
     text = board(book_of(controls=[scores(claim, "controls", control_clean=3)]))
     assert "data-run='controls' data-verdict='supported'" in text
-    assert "class='agreement" not in text and "with the paper" not in text
-    one = found(claim_of(), [of("score", "<b>m", 3)], not_run={"vit-c": "no <network>"})
-    text = board(book_of(one))
-    assert "<b>m" not in text and "&lt;b&gt;m" in text
+
+
+def test_the_form_chooses_and_sorts_and_the_address_keeps_it(opened, book, tmp_path):
+    """In headless Chromium, from disk."""
+    path = tmp_path / "board.html"
+    look, own, script = ((STATIC / name).as_uri() for name in ("book.css", "board.css", "board.js"))
+    path.write_text(
+        f"<!doctype html><link rel='stylesheet' href='{look}'><link rel='stylesheet' href='{own}'>"
+        f"<article>{board(book).splitlines()[1]}</article><script src='{script}'></script>",
+        encoding="utf-8",
+    )
+    page = opened(path.as_uri())
+
+    def claims():
+        shown = page.locator("tbody.claim:visible")
+        return shown.evaluate_all("bodies => bodies.map((body) => body.dataset.claim)")
+
+    assert claims() == list(book.registry.claims)
+    page.locator("select[name=verdict]").select_option("refuted")
+    assert len(claims()) == book.counts.verdicts["refuted"]
+    page.locator("select[name=run]").select_option("scratch")
+    refuted = {id for id, one in book.runs["scratch"].items() if one.stored.verdict == "refuted"}
+    assert {*claims()} == refuted
+    page.reload()
+    assert {*claims()} == refuted and "verdict=refuted" in page.url
+    page.get_by_role("button", name="show all").click()
+    page.wait_for_function("!location.hash")
+    page.locator("select[name=sort]").select_option("distance")
+    found = entries(book)
+    far = [line(book.registry[id], found[id])["distance"] for id in claims()]
+    known = [distance for distance in far if distance is not None]
+    assert known == sorted(known) == far[: len(known)] and len(known) > 10

@@ -2,11 +2,8 @@
 
 import base64
 import hashlib
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -181,19 +178,3 @@ def test_a_book_is_replaced_by_a_whole_one_alone_and_may_be_of_a_few_claims(libr
     with pytest.raises(RuntimeError, match="nowhere"):
         build(library.root)
     assert not [*(library.root / "_build" / "html").iterdir()]
-
-
-@pytest.mark.slow
-def test_pages_and_downloads_hang_on_no_order_of_sets(tmp_path):
-    """Of this checkout, under two seeds of Python's hashes."""
-    found = []
-    for seed in ("1", "2"):
-        named = f"Path({str(ROOT)!r}), Path({str(tmp_path / seed)!r})"
-        code = f"from pathlib import Path; from helpers.book.build import assemble; assemble({named}, True)"  # noqa: E501
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
-        files = filter(Path.is_file, (tmp_path / seed).rglob("*"))
-        found.append({path.relative_to(tmp_path / seed): path.read_bytes() for path in files})
-    first, second = found
-    assert len(first) > 100 and first.keys() == second.keys()
-    assert [name for name in first if first[name] != second[name]] == []

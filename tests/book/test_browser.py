@@ -9,7 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from page_rules import CONTRAST, NAMED, OBSERVE, PATIENCE, PHONE, STOP
+from page_rules import CONTRAST, NAMED, OBSERVE, PATIENCE, PHONE
 
 LOCAL = ("file://", "http://127.0.0.1", "data:", "blob:", "about:")
 KINDS = (
@@ -80,21 +80,6 @@ def test_every_page_keeps_all_rules(context, site):
     pages = [path for path in pages if not forwards.search(path.read_text())]
     found = {path.relative_to(site).as_posix(): faults(context, path) for path in pages}
     assert len(found) > 100 and {name: broken for name, broken in found.items() if broken} == {}
-
-
-@pytest.mark.parametrize("name", ["book/index", "book/claims/nr5-registers"])
-def test_the_keyboard_goes_through_a_page_in_its_order(site, page, name):
-    """From stop to stop in the order of the document, each of them marked."""
-    page.goto((site / f"{name}.html").as_uri())
-    stops = []
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if (stop := page.evaluate(STOP)) is None:
-            break  # the end of a short page
-        stops.append(stop)
-    places = [stop["place"] for stop in stops]
-    assert len(stops) > 5 and places == sorted(set(places)), [stop["text"] for stop in stops]
-    assert [stop["text"] for stop in stops if not stop["marked"]] == []
 
 
 def test_search_shows_claims_first_and_no_notebooks(site, page):

@@ -45,18 +45,3 @@ def test_the_figure_leaves_controls_out(known):
     (parameters, value), other = checkpoints.sizes(known["census"])
     assert (parameters, value.model, value.value) == (5_717_416, "AugReg, ImageNet-21k, then 1k", 1)
     assert other[1].model == "trained from scratch here, scenes, labels"
-
-
-def test_the_table_is_narrowed_by_choices_and_search(known, opened, tmp_path):
-    """In Chromium, from disk."""
-    static, path = ROOT / "book" / "_static" / "sortable.js", tmp_path / "page.html"
-    text = render("fragments/checkpoints.html.j2", **known)
-    head = "<!doctype html><html lang='en'><meta charset='utf-8'><body>"
-    path.write_text(f"{head}{text}<script src='{static.as_uri()}'></script>", encoding="utf-8")
-    page = opened(path.as_uri())
-    shown = page.locator("tbody tr:visible td:first-child")
-    assert shown.all_inner_texts() == [VIT, *OTHERS]
-    page.locator("select[name=cell]").select_option("sinks alone")
-    assert shown.all_inner_texts() == [OTHERS[0]]
-    page.get_by_label("Search this table").fill("augreg")
-    assert shown.all_inner_texts() == []

@@ -2,14 +2,12 @@
 
 import shlex
 from dataclasses import replace
-from html import unescape
 
 import pytest
 from books import PROJECT, book_of, found, of
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.book import claim_page
-from helpers.book.finding import axes
 from helpers.book.render import macro
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.run.parameters import checked, parse
@@ -82,21 +80,6 @@ def test_golden_pages(file_regression, case):
     file_regression.check(text, extension=".md")
 
 
-@pytest.mark.parametrize(
-    ("attention", "sign", "limit"),
-    [
-        (90, 0, "on no synthetic model, so this *yes* was not checked against one."),
-        (50, 1, "So a *no* may be the test's own."),
-        (10, 1, "So a *no* may be the test's own."),
-    ],
-)
-def test_a_no_of_a_test_that_never_said_yes_is_in_doubt_and_a_yes_unchecked(attention, sign, limit):
-    claim = replace(CLAIM, expected={"control-clean": "refuted"})
-    never = found(claim, values("control-clean", 0.9, 9, 9), "controls", "controls")
-    text, _ = page(found(claim, values("a", 0.9, 90, attention)), controls=[never])
-    assert text.count("class='no-yes'") == sign and limit in text
-
-
 def test_each_run_has_a_tab_and_those_on_controls_alone_come_last():
     runs = [
         found(CLAIM, values("control-clean", 0.9, 90, 52), "on-controls"),
@@ -130,42 +113,22 @@ def test_the_command_for_a_model_of_the_readers():
 
 
 @pytest.mark.parametrize(
-    ("measured", "rows", "answer", "by"),
-    [
-        (  # a refuted claim does not rest on a test that held
-            values("a", 0.9, 90, 10),
-            [("a", ATTENTION, True), ("a", NORM, False)],
-            "Refuted: fall of the largest [CLS]",
-            "decided by a",
-        ),
-        (
-            values("a", 0.9, 90, 52),
-            [("a", ATTENTION, True), ("a", NORM, True)],
-            "Supported: fall of the largest [CLS]",
-            "decided by a",
-        ),
-        (
-            values("a", 0.9, 90),
-            [("a", ATTENTION, True), ("a", NORM, False)],
-            "Inconclusive: fall of the largest [CLS]",
-            "left open by a",
-        ),
+    ("attention", "expected"),
+    [  # a refuted claim does not rest on a test that held
+        (10, [(ATTENTION, True), (NORM, False)]),
+        (52, [(ATTENTION, True), (NORM, True)]),
+        (None, [(ATTENTION, True), (NORM, False)]),
     ],
 )
-def test_what_decided_comes_first(measured, rows, answer, by):
-    one = found(CLAIM, measured)
-    assert [(row.model, row.test, row.decides) for row in one.rows] == rows
-    assert unescape(macro("answer", one)).startswith(answer)
-    assert str(macro("decided_by", one)).startswith(by)
+def test_what_decided_comes_first(attention, expected):
+    rows = found(CLAIM, values("a", 0.9, 90, attention)).rows
+    assert [(row.test, row.decides) for row in rows] == expected
 
 
 def test_what_the_whole_needs_and_no_model_has():
     needs = replace(BOTH, tests=(NORM,), needs=(Test("attention_reduction", ">", 99),))
     one = found(replace(CLAIM, criterion=needs), values("a", 0.9, 90, 52))
     assert [(row.role, row.decides) for row in one.rows] == [("needs", True), ("tests", False)]
-    answer = str(macro("answer", one))
-    assert answer.startswith("Not tested: no measured model meets") and "above 99 %" in answer
-    assert "half on other models holds on a: " in answer and macro("decided_by", one) == ""
 
 
 def test_figures_of_the_same_model_stand_alone_and_others_where_there_are_none():
@@ -178,13 +141,6 @@ def test_figures_of_the_same_model_stand_alone_and_others_where_there_are_none()
     measured = [Value("parameters", "a", value=5.7e6), of("outlier_images", "a", 0.0, 0.01)]
     rows = found(PROJECT.registry["nr2-model-size"], measured).rows
     assert [row.numbers for row in rows if row.test.value == "parameters"] == [[300e6]]
-
-
-def test_a_share_has_the_axis_from_none_to_all_and_others_hold_what_they_show():
-    rows = found(CLAIM, [*values("b", 0.01), *values("a", 0.9, 45, 10)]).rows
-    spans = axes(rows, shares=True)
-    low, high = spans["norm_reduction"]
-    assert low < 44 and high > 83 and spans["outlier_images"] == (0, 1)
 
 
 def test_every_published_result_says_what_decided_it_and_how_to_run_it_again(book):

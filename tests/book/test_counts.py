@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from books import PROJECT, claim_of, scores
 
-from helpers.book import counts
+from helpers.book import book as counts
 from helpers.book.board import entries, line
 from helpers.book.fragments import values
 from helpers.claims.criteria import Test

@@ -7,7 +7,6 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
-ALL = 110e6  # bytes of the book
 ATTRIBUTE = re.compile(r"""\s(href|src|id|name)=(?:"([^"]*)"|'([^']*)')""")
 
 
@@ -39,9 +38,7 @@ def test_every_claim_run_and_notebook_has_its_page(site, book, pages):
     assert "url=../../../book/claims/nr5-registers.html#scratch'" in text  # an old address
 
 
-def test_the_sidebar_is_the_same_on_every_page_and_no_two_pages_share_a_title(site, pages):
-    found = {text.count("toctree-l") for text in pages.values() if "bd-docs-nav" in text}
-    assert len(found) == 1 and 20 <= found.pop() <= 25
+def test_no_two_pages_share_a_title(site, pages):
     titles = [
         re.search("<title>(.*?)</title>", text, re.DOTALL)[1].strip()
         for path, text in pages.items()
@@ -69,7 +66,3 @@ def test_links_inside_the_book_resolve_and_nothing_is_loaded_from_outside(pages,
             if not target.is_file() or not known:
                 broken.append((path.name, link))
     assert followed > 10_000 and broken == []
-
-
-def test_the_book_is_not_heavy(site):
-    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < ALL
