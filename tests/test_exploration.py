@@ -38,6 +38,7 @@ def test_medians_and_outliers_are_of_the_norms_as_they_are_stored(planted):
 
 def test_each_state_is_what_its_name_says(planted):
     backbone, (photographs, _) = load_backbone("control-position", whole=True), shown(SIZE)
+    assert photographs.contents is None  # cut to size, they are no longer those that were loaded
     assert planted["neuron"] == [PLANTED_BLOCK["control-position"], REGISTER_NEURON]
     neuron = [tuple(planted["neuron"])]
     changes = {

@@ -76,20 +76,12 @@ ARCHITECTURES = {  # of timm, three blocks of them
     "deit3": ("deit3_small_patch16_224", 64),
     "distilled": ("deit_tiny_distilled_patch16_224", 64),
 }
-SMALL = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": DEPTH,
-    "num_heads": 3,
-    "num_classes": 5,
-}
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "num_heads": 3, "num_classes": 5}
+SMALL["depth"] = DEPTH
 OPTIONS = {  # beside SMALL
     "small": {},
     "swiglu": {
-        "mlp_layer": timm.layers.SwiGLUPacked,
-        "act_layer": nn.SiLU,
-        "mlp_ratio": 6,
+        "mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU, "mlp_ratio": 6,
         "init_values": 1.0,
     },
     "qk-norm": {"qk_norm": True, "pre_norm": True, "dynamic_img_size": True, "init_values": 1.0},
@@ -98,18 +90,16 @@ OPTIONS = {  # beside SMALL
     "registers": {"reg_tokens": 4, "no_embed_class": True},
     "layerscale": {"reg_tokens": 2, "init_values": 1.0},
     "small-distilled": {},
-}
+}  # fmt: skip
 ROTARY = {  # beside SMALL; what DINOv3, EVA02, Perception Encoder and others have
     "dinov3-reg4": {
         "num_reg_tokens": 4, "qkv_bias": False, "init_values": 1.0, "rope_type": "dinov3",
-        "rope_rotate_half": True,
-        "use_rot_pos_emb": True, "use_abs_pos_emb": False, "dynamic_img_size": True,
-        "use_fc_norm": False,
+        "rope_rotate_half": True, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
+        "dynamic_img_size": True, "use_fc_norm": False,
     },
     "eva02": {
         "qkv_fused": False, "swiglu_mlp": True, "scale_mlp": True, "mlp_ratio": 2,
-        "use_rot_pos_emb": True,
-        "ref_feat_shape": (4, 4), "global_pool": "token",
+        "use_rot_pos_emb": True, "ref_feat_shape": (4, 4), "global_pool": "token",
     },
     "eva": {"global_pool": "token"},
     "pe": {
@@ -119,39 +109,23 @@ ROTARY = {  # beside SMALL; what DINOv3, EVA02, Perception Encoder and others ha
     },
     "rope-mixed": {
         "attn_type": "rope", "rope_type": "mixed", "rope_temperature": 10.0,
-        "use_rot_pos_emb": True, "use_abs_pos_emb": False,
-        "init_values": 1.0, "global_pool": "token",
+        "use_rot_pos_emb": True, "use_abs_pos_emb": False, "init_values": 1.0,
+        "global_pool": "token",
     },
     "shared-keys": {
         "attn_type": "rope", "qkv_fused": False, "qk_norm": True, "num_kv_heads": 1,
-        "rope_type": "dinov3", "init_values": 1.0,
-        "rope_rotate_half": True, "attn_only_layer_scale": True, "use_rot_pos_emb": True,
-        "use_abs_pos_emb": False,
+        "rope_type": "dinov3", "init_values": 1.0, "rope_rotate_half": True,
+        "attn_only_layer_scale": True, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
         "class_token": False, "global_pool": "avg",
     },
 }  # fmt: skip
 CLIPS = {"open_clip": 1e-5, "open_clip-plain": None}  # LayerScale
-KINDS = [
-    *ARCHITECTURES,
-    "swiglu",
-    "qk-norm",
-    "pooled",
-    "open_clip",
-    "dinov3-reg4",
-    "eva02",
-]  # one of each kind that capture has to know
-# Tokens before the first patch, where it is not [CLS] alone, and patches, where these are not 4 x
-# 4.
-PREFIX = {
-    "dinov2-reg4": 5,
-    "distilled": 2,
-    "registers": 5,
-    "layerscale": 3,
-    "small-distilled": 2,
-    "control-registers": 5,
-}
-PREFIX |= {"dinov3-reg4": 5, "shared-keys": 0}
-PATCHES = {"dinov2-reg4": 12}
+# One of each kind that capture has to know.
+KINDS = [*ARCHITECTURES, "swiglu", "qk-norm", "pooled", "open_clip", "dinov3-reg4", "eva02"]
+# Tokens before the first patch, where it is not [CLS] alone.
+PREFIX = {"dinov2-reg4": 5, "distilled": 2, "registers": 5, "layerscale": 3, "small-distilled": 2}
+PREFIX |= {"control-registers": 5, "dinov3-reg4": 5, "shared-keys": 0}
+PATCHES = {"dinov2-reg4": 12}  # where they are not 4 x 4
 
 
 def build(kind, gamma=1.0, **options):
@@ -160,25 +134,10 @@ def build(kind, gamma=1.0, **options):
     if kind in CONTROLS:
         return load_backbone(kind, image_size=64)
     if kind in CLIPS:
-        visual = open_clip.transformer.VisionTransformer(
-            32,
-            8,
-            width=48,
-            layers=DEPTH,
-            heads=4,
-            mlp_ratio=4.0,
-            ls_init_value=CLIPS[kind],
-            output_dim=16,
-        )
-        return OpenClipBackbone(
-            kind,
-            randomise(visual, gamma),
-            TokenLayout((4, 4)),
-            (32, 32),
-            (8, 8),
-            torch.zeros_like,
-            False,
-        )
+        how = {"width": 48, "layers": DEPTH, "heads": 4, "mlp_ratio": 4.0, "output_dim": 16}
+        visual = open_clip.transformer.VisionTransformer(32, 8, ls_init_value=CLIPS[kind], **how)
+        shape = TokenLayout((4, 4)), (32, 32), (8, 8)
+        return OpenClipBackbone(kind, randomise(visual, gamma), *shape, torch.zeros_like, False)
     if kind in ARCHITECTURES:
         name, size = ARCHITECTURES[kind]
         model = timm.create_model(name, img_size=size, depth=DEPTH, **options)
@@ -200,12 +159,10 @@ def randomise(model, gamma=1.0):
             p.data.copy_(noise if gamma is None else torch.full_like(p, gamma))
         elif p.dim() == 1 and name.endswith("weight"):
             p.data.copy_(1 + 0.2 * noise)
+        elif p.dim() == 1 or "embed" in name or "token" in name:
+            p.data.copy_(0.5 * noise)
         else:
-            p.data.copy_(
-                0.5 * noise
-                if p.dim() == 1 or "embed" in name or "token" in name
-                else 1.5 * noise / p[0].numel() ** 0.5
-            )
+            p.data.copy_(1.5 * noise / p[0].numel() ** 0.5)
     return model.eval().requires_grad_(False)
 
 
@@ -220,13 +177,8 @@ def pixels(backbone, n=3, seed=1):
 
 def positions(backbone, n=3, k=4, seed=2):
     """Patches of each image, other ones in every image, with a -1 in all rows but the first."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.stack(
-        [
-            torch.randperm(backbone.layout.patches, generator=generator).narrow(0, 0, k)
-            for _ in range(n)
-        ]
-    )
+    generator, count = torch.Generator().manual_seed(seed), backbone.layout.patches
+    chosen = torch.stack([torch.randperm(count, generator=generator)[:k] for _ in range(n)])
     chosen.narrow(0, 1, n - 1).select(1, 1).fill_(-1)
     return chosen
 
@@ -257,10 +209,8 @@ def assert_near(ours, theirs, bound=1e-5):
     """Largest deviation, in units of the largest value where that is above one."""
     assert ours.shape == theirs.shape and ours.dtype == torch.float32
     if ours.numel():
-        deviation = (
-            (ours.double() - theirs).abs().max() / max(1.0, theirs.abs().max().item())
-        ).item()
-        assert deviation < bound
+        deviation = (ours.double() - theirs).abs().max().item()
+        assert deviation / max(1.0, theirs.abs().max().item()) < bound
 
 
 # ---- A forward pass by hand
@@ -271,81 +221,37 @@ def embedded(backbone, x):
     """Of pixels: the patches (image, patch, width) before their positions, and the tokens that
     enter the first block."""
     m, x = copy.deepcopy(backbone.model).double(), x.double()
-    if isinstance(m, VisionTransformer):
-        return m.patch_embed(x).flatten(1, -2), m.norm_pre(m._pos_embed(m.patch_embed(x)))
-    if isinstance(m, Eva):
-        return m.patch_embed(x).flatten(1, -2), m.norm_pre(m._pos_embed(m.patch_embed(x))[0])
-    return m.conv1(x).flatten(2).mT, m._embeds(x)
+    if not isinstance(m, VisionTransformer | Eva):
+        return m.conv1(x).flatten(2).mT, m._embeds(x)
+    tokens = m._pos_embed(m.patch_embed(x))
+    tokens = tokens[0] if isinstance(m, Eva) else tokens
+    return m.patch_embed(x).flatten(1, -2), m.norm_pre(tokens)
 
 
 def layers(block):
     """What a block is made of, by the name that timm gives it, whatever its library."""
-    a, mlp = block.attn, block.mlp
+    a, mlp, same = block.attn, block.mlp, nn.Identity()
     if isinstance(block, EvaBlock):
-        one = nn.Identity()
-        parts = {
-            "norm1": block.norm1,
-            "norm2": block.norm2,
-            "mlp": mlp,
-            "fc2": mlp.fc2,
-            "proj": a.proj,
-            "ls1": one,
-            "ls2": one,
-        }
+        parts = {"norm1": block.norm1, "norm2": block.norm2, "mlp": mlp, "fc2": mlp.fc2}
         for i, gamma in enumerate((block.gamma_1, block.gamma_2), start=1):
-            if gamma is not None:
-                parts[f"ls{i}"] = lambda x, gamma=gamma: x * gamma
+            parts[f"ls{i}"] = same if gamma is None else lambda x, gamma=gamma: x * gamma
         if a.qkv is None:
-            made = [a.q_proj, a.k_proj, a.v_proj]
-            nothing = [
-                torch.zeros(len(layer.weight)).double() if layer.bias is None else layer.bias
-                for layer in made
-            ]
-            parts |= {
-                "weight": torch.cat([layer.weight for layer in made]),
-                "bias": torch.cat(nothing),
-            }
+            made = [(layer.weight, layer.bias) for layer in (a.q_proj, a.k_proj, a.v_proj)]
+        elif getattr(a, "q_bias", None) is None:
+            made = [(a.qkv.weight, a.qkv.bias)]
         else:
-            separate = getattr(a, "q_bias", None)
-            bias = (
-                a.qkv.bias
-                if separate is None
-                else torch.cat([separate, torch.zeros_like(separate), a.v_bias])
-            )
-            parts |= {"weight": a.qkv.weight, "bias": bias}
+            made = [*zip(a.qkv.weight.chunk(3), (a.q_bias, None, a.v_bias), strict=True)]
+        biases = [torch.zeros(len(w)).double() if bias is None else bias for w, bias in made]
+        parts |= {"weight": torch.cat([w for w, _ in made]), "bias": torch.cat(biases)}
+        parts["proj"] = a.proj
         return parts | {"q_norm": a.q_norm, "k_norm": a.k_norm}
     if hasattr(a, "qkv"):
-        parts = {
-            "norm1": block.norm1,
-            "norm2": block.norm2,
-            "ls1": block.ls1,
-            "ls2": block.ls2,
-            "fc1": mlp.fc1,
-            "fc2": mlp.fc2,
-        }
-        return parts | {
-            "weight": a.qkv.weight,
-            "bias": a.qkv.bias,
-            "proj": a.proj,
-            "q_norm": a.q_norm,
-            "k_norm": a.k_norm,
-        }
-    parts = {
-        "norm1": block.ln_1,
-        "norm2": block.ln_2,
-        "ls1": block.ls_1,
-        "ls2": block.ls_2,
-        "fc1": mlp.c_fc,
-        "fc2": mlp.c_proj,
-    }
-    same = nn.Identity()
-    return parts | {
-        "weight": a.in_proj_weight,
-        "bias": a.in_proj_bias,
-        "proj": a.out_proj,
-        "q_norm": same,
-        "k_norm": same,
-    }
+        parts = {name: getattr(block, name) for name in ("norm1", "norm2", "ls1", "ls2")}
+        parts |= {"fc1": mlp.fc1, "fc2": mlp.fc2, "q_norm": a.q_norm, "k_norm": a.k_norm}
+        return parts | {"weight": a.qkv.weight, "bias": a.qkv.bias, "proj": a.proj}
+    parts = {"norm1": block.ln_1, "norm2": block.ln_2, "ls1": block.ls_1, "ls2": block.ls_2}
+    parts |= {"fc1": mlp.c_fc, "fc2": mlp.c_proj, "q_norm": same, "k_norm": same}
+    return parts | {"weight": a.in_proj_weight, "bias": a.in_proj_bias, "proj": a.out_proj}
 
 
 def rotations(backbone, model):
@@ -374,12 +280,8 @@ def turned(x, rotation):
     prefix, patches = x.split([x.shape[2] - numbers.shape[-2], numbers.shape[-2]], dim=2)
     real, imaginary = patches.chunk(2, dim=-1) if half else (patches[..., ::2], patches[..., 1::2])
     product = torch.complex(real, imaginary) * numbers
-    patches = (
-        torch.cat([product.real, product.imag], -1)
-        if half
-        else torch.view_as_real(product).flatten(-2)
-    )
-    return torch.cat([prefix, patches], dim=2)
+    halves, pairs = torch.cat([product.real, product.imag], -1), torch.view_as_real(product)
+    return torch.cat([prefix, halves if half else pairs.flatten(-2)], dim=2)
 
 
 def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda rotation: rotation):
@@ -393,13 +295,11 @@ def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda 
         m.transformer.resblocks if hasattr(m, "transformer") else m.blocks
     ):
         own, heads = layers(block), block.attn.num_heads
-        qkv, dim = (
-            F.linear(own["norm1"](x), own["weight"], own["bias"]),
-            own["proj"].in_features // heads,
-        )
+        qkv = F.linear(own["norm1"](x), own["weight"], own["bias"])
+        dim = own["proj"].in_features // heads
         few = (
             qkv.shape[-1] - heads * dim
-        ) // 2  # width of keys and of values, which heads may share
+        ) // 2  # width of keys and of values; heads may share them
         parts = (
             part.unflatten(-1, (-1, dim)).transpose(1, 2)
             for part in qkv.split([heads * dim, few, few], dim=-1)
@@ -425,18 +325,9 @@ def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda 
                 hidden = F.relu(hidden) if backbone.name in CONTROLS else F.gelu(hidden)
         hidden = change(index, hidden.clone())
         end = after + own["ls2"](own["fc2"](hidden))
-        blocks.append(
-            {
-                "q": q,
-                "k": k,
-                "v": v,
-                "attention": attention,
-                "neurons": hidden,
-                "before": x,
-                "after": after,
-            }
-        )
-        blocks[-1]["residual"] = x = end
+        blocks.append({"q": q, "k": k, "v": v, "attention": attention, "neurons": hidden})
+        blocks[-1] |= {"before": x, "after": after, "residual": end}
+        x = end
     return blocks
 
 
@@ -444,35 +335,26 @@ def finished(backbone, x, appended=0):
     """What the model makes of the last block's output in float64: all tokens after the final norm,
     and, without the `appended` ones at the end, its feature and its output."""
     m = copy.deepcopy(backbone.model).double()
+    start, end = PREFIX.get(backbone.name, 1), x.shape[1] - appended
     if isinstance(m, Eva):
-        x, start = m.norm(x), PREFIX.get(backbone.name, 1)
-        own = torch.cat(
-            [x.narrow(1, 0, start), x.narrow(1, start + appended, x.shape[1] - start - appended)],
-            dim=1,
-        )
+        x = m.norm(x)
+        own = torch.cat([x[:, :start], x[:, start + appended :]], dim=1)
         if m.global_pool == "map":
-            feature = m.fc_norm(m.attn_pool(own))
+            feature = m.attn_pool(own)
         else:
-            feature = m.fc_norm(
-                own.select(1, 0)
-                if m.global_pool == "token"
-                else own.narrow(1, start, own.shape[1] - start).mean(1)
-            )
+            feature = own[:, 0] if m.global_pool == "token" else own[:, start:].mean(1)
+        feature = m.fc_norm(feature)
         return (m.fc_norm(x) if isinstance(m.norm, nn.Identity) else x), feature, m.head(feature)
     if not isinstance(m, VisionTransformer):
         x = m.ln_post(x)
-        return x, x.select(1, 0) @ m.proj, x.select(1, 0) @ m.proj
+        return x, x[:, 0] @ m.proj, x[:, 0] @ m.proj
     if m.global_pool == "avg":
-        start = PREFIX.get(backbone.name, 1)
-        feature = m.fc_norm(x.narrow(1, start, x.shape[1] - start - appended).mean(1))
+        feature = m.fc_norm(x[:, start:end].mean(1))
         return m.fc_norm(x), feature, m.head(feature)
     x = m.norm(x)
-    output = m.head(x.select(1, 0))
-    return (
-        x,
-        x.select(1, 0),
-        (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output,
-    )
+    output = m.head(x[:, 0])
+    distilled = hasattr(m, "head_dist")
+    return x, x[:, 0], (output + m.head_dist(x[:, 1])) / 2 if distilled else output
 
 
 def looks(backbone, x, **options):
@@ -502,6 +384,7 @@ def grid_mean(x):
 
 # Of 16 images: one token, and in two of three images another.
 PLACES = torch.tensor([[image % 5, 5 * (image % 3) - 1] for image in range(16)])
+LENT = torch.linspace(-1, 1, 32).view(16, 1, 2, 1)
 
 # An example of every reducer, for seven images, and of every intervention, for 16 patches;
 # tests/capture/test_capture.py fails where one is missing.
@@ -549,12 +432,7 @@ INTERVENTIONS = {
     set_channels: [{"block": 0, "channels": [3, 5], "values": [0.0, -2.0], "where": "centre"}],
     replaced_tokens: [
         {"places": PLACES, "tokens": torch.full((1, 2, 1, 1), 0.5), "blocks": [0, 1]},
-        {
-            "places": PLACES,
-            "tokens": torch.linspace(-1, 1, 32).view(16, 1, 2, 1),
-            "blocks": [1],
-            "normed": True,
-        },
+        {"places": PLACES, "tokens": LENT, "blocks": [1], "normed": True},
     ],
 }
 CHANGES = [

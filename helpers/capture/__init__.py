@@ -2,18 +2,14 @@
 
 # ruff: noqa: F401
 
-from helpers.capture.attention import attention_received, cls_attention
 from helpers.capture.chosen_tokens import (
-    ObjectTokens,
-    PairedTokens,
     object_tokens,
     paired_tokens,
     tokens_at,
 )
-from helpers.capture.dense import DenseState, DenseStudy, dense_study
-from helpers.capture.engine import capture
+from helpers.capture.dense import dense_study
+from helpers.capture.engine import attention_received, capture, cls_attention
 from helpers.capture.inputs import PixelSet, images_of
-from helpers.capture.massive import MassiveStudy, massive_study
 from helpers.capture.passes import (
     Captured,
     by_model,
@@ -58,7 +54,6 @@ from helpers.capture.reducers import (
 )
 from helpers.capture.register_neurons import (
     SEARCH_MODES,
-    OutlierUnit,
     find_register_neurons,
     matched_neurons,
     matched_neurons_of,
@@ -67,17 +62,15 @@ from helpers.capture.register_neurons import (
 )
 from helpers.capture.replacements import (
     REPLACEMENTS,
-    OutlierTokens,
-    ReplacedStudy,
     attention_bias,
     cached_prefix,
+    massive_study,
     replaced_study,
+    shift_study,
+    token_probes,
 )
-from helpers.capture.shifts import ShiftStudy, shift_study, token_probes
 from helpers.capture.studies import (
     Classifiers,
-    MovedOutliers,
-    Study,
     classifiers_of,
     moved_outliers,
     moved_study,

@@ -61,22 +61,18 @@ def paired_tokens(
     image_size: int | None = None,
     **options: Any,
 ) -> tuple[dict[str, PairedTokens], dict[str, str]]:
-    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches. The
-    images pass twice, for the norms and for the tokens.
+    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches, and
+    model -> why its weights are not here.
 
     Args:
         learnt: from so many of the images, the first, comes the threshold, by `rule`.
         count, seed: as in `helpers.measures.norms.paired_positions`.
-        rule: as in `helpers.measures.norms.threshold`.
         random: how many random patches of each image to keep besides.
         pixels: keep the normalised pixels of all these patches, too; "mean" keeps the mean of each
             colour alone.
-        reducers: what else to keep in the second pass.
+        reducers: what else to keep.
         read: takes the tokens of a model, which are let go then; unless given they are kept.
-        images, image_size, options: as in `capture_conditions`.
-
-    Returns:
-        model -> what was kept, and model -> why it is not here.
+        image_size, options: as in `capture_conditions`.
     """
     require_models(names)
     kept, not_run = {}, dict[str, str]()
@@ -104,12 +100,8 @@ def tokens_at(
     image_size: int | None = None,
     **options: Any,
 ) -> tuple[dict[Hashable, dict[str, PairedTokens]], dict[str, str]]:
-    """`paired_tokens` at given places, such as those of another model's outliers, and under
-    conditions, by condition and model. One pass for each.
-
-    Args:
-        places: which patches count as outliers, whatever their norm.
-        conditions: as in `capture_conditions`; all else as in `paired_tokens`.
+    """`paired_tokens` by condition and model, at given places, such as those of another model's
+    outliers, whatever their norm.
     """
     require_models(names)
     positions, chosen = _chosen(places, count, random, seed, pixels)
@@ -146,10 +138,8 @@ def _pairs(
 ) -> PairedTokens:
     tensors = captured.tensors
     tokens = PatchTokens(positions, tensors.pop("tokens"), tensors.pop("pixels", None))
-    kinds = (
-        tokens.columns(slice(*ends)) for ends in ((0, count), (count, 2 * count), (2 * count, None))
-    )
-    pairs = PairedTokens(*vars(captured).values(), norms, outliers, *kinds)
+    parts = slice(count), slice(count, 2 * count), slice(2 * count, None)
+    pairs = PairedTokens(*vars(captured).values(), norms, outliers, *map(tokens.columns, parts))
     if read is not None:
         pairs = replace(pairs, tensors={}, outlier=None, normal=None, random=None, read=read(pairs))
     return pairs
@@ -179,17 +169,14 @@ def object_tokens(
     whole: bool = False,
     **options: Any,
 ) -> tuple[dict[str, ObjectTokens], dict[str, str]]:
-    """Each model's output tokens (after the final LayerNorm), half of them on objects.
+    """Each model's output tokens (after the final LayerNorm), half of them on objects, and model ->
+    why its weights are not here.
 
     Args:
         learnt, tested: images, with `masks` of their objects or None.
-        count: patches on objects of an image, and as many off them.
+        count, seed: as in `helpers.measures.registers.object_places`.
         reducers: what else to keep of the tested images, by model.
-        seed: of the choice of patches, as in `helpers.measures.registers.object_places`.
         image_size, whole, options: as in `capture_conditions`.
-
-    Returns:
-        model -> what was kept, and model -> why it is not here.
     """
     require_models(names)
     kept, not_run = {}, dict[str, str]()

@@ -92,8 +92,7 @@ def dense_study(
         states: as the conditions of `capture_conditions`, the model as it is first.
         points: along each side of a picture, at which the probes learn.
         penalties: of the probes, the strongest first.
-        most, seed: training patches among which the nearest are looked for, and of their draw.
-        options: as in `capture_conditions`.
+        most: training patches among which the nearest are looked for.
     """
     train, validation, images = sets
     ends = np.cumsum([len(own) for own in sets])[:-1].tolist()
@@ -123,15 +122,10 @@ def dense_study(
     )
     found, counts = by_model(passes), {}
     for model, own in found.items():
-        plain = next(iter(own.values()))
-        counts[model] = {}
+        plain, counts[model] = next(iter(own.values())), {}
         for state, seen in own.items():
-            areas = pixel_counts(seen.probe, images.segments, plain.outlier)
+            probe, places = pixel_counts(seen.probe, images.segments, plain.outlier).swapaxes(0, 1)
             nearest = pixel_counts(seen.nearest, images.segments)[:, 0]
-            counts[model][state] = {
-                "probe": areas[:, 0],
-                "places": areas[:, 1],
-                "nearest": nearest,
-            }
+            counts[model][state] = {"probe": probe, "places": places, "nearest": nearest}
     shares = {model: outlier_images(next(iter(own.values())).norms) for model, own in found.items()}
     return DenseStudy(found, counts, shares, not_run)

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from helpers.capture import cache
 from helpers.capture.inputs import batches_of, check_pixels
-from helpers.capture.reducers import Reducer
-from helpers.models import Backbone
+from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
+from helpers.models import Backbone, backbone_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for the memory
@@ -45,11 +46,9 @@ def capture(
             `Images`; or pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
-            The result does not depend on it (beyond float rounding). Where they do not fit into
-            memory it is halved, with a warning.
+            Where they do not fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
-        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text. What is
-            returned is float32.
+        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text.
         workers: processes that load images, 0 for this one; on a GPU unless given as many as this
             process computes with threads, at most 16 and one a batch, else none.
         progress: show a progress bar; only in a terminal unless given.
@@ -59,11 +58,8 @@ def capture(
     Returns:
         key -> float32 CPU tensor, first dimension image.
 
-    Raises:
-        MemoryError: one image does not fit.
-        ValueError: no images or what is none, an unfit image size, block or reducer, what a reducer
-            needs and the model has not (a [CLS] token, MLP neurons, rows of attention), positions
-            that do not fit the images or the grid, or NaN or infinity in what a reducer returns.
+    Raises ValueError for what a reducer needs and the model has not (a [CLS] token, MLP neurons,
+    rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
     plan = _plan(backbone, reducers, len(images))
@@ -88,6 +84,34 @@ def capture(
     if path is not None:
         cache.write(path, kept)
     return kept
+
+
+def cls_attention(
+    model: str | nn.Module | Backbone,
+    images: Any,
+    *,
+    blocks: Blocks = -1,
+    heads: str = "mean",
+    **options: Any,
+) -> Float[Tensor, "image *block_head token"]:
+    """The attention of [CLS] to each token, as `ClsAttention` has it, of what `load_backbone` takes
+    or a Backbone with the interventions that are active. Options as in `capture`.
+    """
+    reducers = [ClsAttention(blocks, heads)]
+    return capture(backbone_of(model), images, reducers, **options)["cls_attention"]
+
+
+def attention_received(
+    model: str | nn.Module | Backbone,
+    images: Any,
+    *,
+    blocks: Blocks = -1,
+    heads: str = "mean",
+    **options: Any,
+) -> Float[Tensor, "image *block_head token"]:
+    """As `cls_attention`, what `AttentionReceived` keeps: no [CLS] is needed."""
+    reducers = [AttentionReceived(blocks, heads)]
+    return capture(backbone_of(model), images, reducers, **options)["attention_received"]
 
 
 def _precision(dtype: torch.dtype | str) -> torch.dtype:

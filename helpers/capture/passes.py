@@ -143,7 +143,6 @@ def backbones(
         not_run: gets model -> reason for those whose weights are not here.
         image_size: side in pixels, rounded down to a multiple of the model's patch; its own size
             where it is 0 or not given.
-        options: as in `load_backbone`.
 
     Raises ModelUnavailable where none of them is here.
     """
@@ -181,7 +180,6 @@ def capture_conditions(
         whole: as in `load_backbone`.
         read: takes what was kept of a model; its answer takes that place, so that what was kept is
             let go before the next pass.
-        options: as in `capture`.
 
     Returns:
         condition -> model -> the `Captured`, or what `read` made of it, and model -> why its
@@ -210,18 +208,18 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     """
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
+
+    def through(images: Images) -> Images:
+        read = lru_cache(None)(lambda index: backbone.preprocess(images[index]))
+        return replace(images, read=read)
+
     for images in shown.values():
         size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
-        if passes[id(images)] > 1 and id(images) not in prepared and size <= left:
-            if isinstance(images, Images):
-                prepared[id(images)] = _through(images, backbone.preprocess)
-                left -= size
+        again = passes[id(images)] > 1 and id(images) not in prepared
+        if again and size <= left and isinstance(images, Images):
+            prepared[id(images)] = through(images)
+            left -= size
     return {name: prepared.get(id(images), images) for name, images in shown.items()}
-
-
-def _through(images: Any, preprocess: Callable) -> Any:
-    """The same images as pixels, made once each."""
-    return replace(images, read=lru_cache(None)(lambda index: preprocess(images[index])))
 
 
 def capture_each(

@@ -41,7 +41,6 @@ class Reducer:
 
     Attributes:
         point: of a block that it watches (see Backbone.watch).
-        keys: what it returns.
         blocks: "all", a sequence of indices (negative ones count from the end), or one index, which
             leaves the block dimension away.
     """
@@ -73,6 +72,22 @@ class Named(Reducer):
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.name,)
+
+
+@dataclass(frozen=True)
+class OfHeads(Reducer):
+    """Looks at attention; `heads` "mean" or "all"."""
+
+    blocks: Blocks = (-1,)
+    heads: str = "mean"
+    point = "attention"
+
+    def __post_init__(self) -> None:
+        check_choice("heads", self.heads, ("mean", "all"))
+
+    def of_heads(self, x: Float[Tensor, "image head token"]) -> Tensor:
+        """Each head, or their mean."""
+        return x.mean(dim=1) if self.heads == "mean" else x
 
 
 class LastBlock(Reducer):
@@ -115,42 +130,27 @@ class TokenNorms(Reducer):
 
 
 @dataclass(frozen=True)
-class ClsAttention(Reducer):
-    """'cls_attention' (image, block[, head], token): the row of [CLS], each head or their mean. It
-    sums to one over all tokens.
-    """
+class ClsAttention(OfHeads):
+    """'cls_attention' (image, block[, head], token): the row of [CLS]. It sums to one."""
 
-    blocks: Blocks = (-1,)
-    heads: str = "mean"
-    point = "attention"
     keys = ("cls_attention",)
     needs_cls = True
 
-    def __post_init__(self) -> None:
-        check_choice("heads", self.heads, ("mean", "all"))
-
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
-        row = x.cls_row(layout)
-        return (row.mean(dim=1) if self.heads == "mean" else row,)
+        return (self.of_heads(x.cls_row(layout)),)
 
 
 @dataclass(frozen=True)
-class AttentionReceived(Reducer):
+class AttentionReceived(OfHeads):
     """'attention_received' (image, block[, head], token): the attention that a token gets, mean
-    over all queries, each head or their mean. It sums to one over all tokens.
+    over all queries. It sums to one.
     """
 
-    blocks: Blocks = (-1,)
-    heads: str = "mean"
-    point = "attention"
     keys = ("attention_received",)
-
-    def __post_init__(self) -> None:
-        check_choice("heads", self.heads, ("mean", "all"))
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         got, _ = received_attention(x.q, x.k, x.scale)
-        return (got.mean(dim=1) if self.heads == "mean" else got,)
+        return (self.of_heads(got),)
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,8 @@ class AttentionEntropy(Reducer):
     """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens,
     in nats, mean over heads and patches. At most ln(tokens).
 
-    With logits s and weights p = softmax(s), it is logsumexp(s) - sum p s, and sum p s is the query
-    times the mean of the keys under p. Fused attention gives both when the keys take the place of
-    the values, and holds no row of attention.
+    With logits s and weights p = softmax(s) it is logsumexp(s) - sum p s, and sum p s is the query
+    times the mean of the keys under p: fused attention gives both, and holds no row of attention.
     """
 
     blocks: Blocks = "all"
@@ -289,11 +288,10 @@ class ClsTokens(Reducer):
 
 @dataclass(frozen=True)
 class HighestToken(Reducer):
-    """The token of highest norm among all tokens after a block (decoupling, section 3.2):
-    'highest_token' (image, width); 'highest_token_normed' (image, width), the same after the next
-    LayerNorm; 'highest_index' (image), where it stands in the sequence (see TokenLayout).
-
-    The paper's text takes the penultimate block, its figure the last one: -1.
+    """The token of highest norm among all tokens after a block (decoupling, section 3.2; its text
+    takes the penultimate block, its figure the last one, -1): 'highest_token' (image, width);
+    'highest_token_normed' (image, width), the same after the next LayerNorm; 'highest_index'
+    (image), where it stands in the sequence.
     """
 
     blocks: Blocks = -2
@@ -316,7 +314,6 @@ class SinglePatches(Reducer):
     keys = ("central_patch", "highest_patch")
 
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
-        # As a grid, which is refused while patches are removed.
         grids = (layout.to_grid(layout.patch_tokens(tokens), dim=1) for tokens in x)
         before, after = (grid.flatten(1, 2) for grid in grids)
         return after[:, layout.from_centre[0]], _highest(before, after)[1]
@@ -369,15 +366,13 @@ class ClsParts(Reducer):
     'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the
     registers and of [CLS] itself contribute, after output projection and LayerScale; the bias of
     the output projection; and the skip connection, which is [CLS] as it enters the block. Their sum
-    is 'cls_total' (image, width): [CLS] after the attention layer, as the model had it. 'cls_mass'
-    (image, 3): the attention of [CLS] to patches, registers and itself, mean over heads; it sums to
-    one.
+    is 'cls_total' (image, width): [CLS] after the attention layer. 'cls_mass' (image, 3): the
+    attention of [CLS] to patches, registers and itself, mean over heads; it sums to one.
 
     A part is what is left where the attention to all other tokens is set to zero after the softmax
     ('set to zero', section 3.3); `ClsRenormalised` is the other reading. Registers are all tokens
-    but patches and [CLS]: trained ones, appended ones, and the distillation token of distilled
-    DeiT. The bias of the value projection is in the values, as in the paper. Refused for a block
-    whose attention output is normalised, which is no sum of parts.
+    but patches and [CLS], also the distillation token of DeiT. The bias of the value projection is
+    in the values, as in the paper.
     """
 
     blocks: Blocks = -1
@@ -396,11 +391,10 @@ class ClsParts(Reducer):
 
 @dataclass(frozen=True)
 class ClsRenormalised(Reducer):
-    """'cls_renormalised' (image, 3, width): what [CLS] would receive from a block's attention if it
-    attended to patches only, to registers only, or to itself only, with weights that sum to one
-    again in each head (decoupling, section 3.3, 'constrain the final self-attention layer'). After
-    output projection and LayerScale, without bias and skip connection; registers as in `ClsParts`,
-    zeros where there are none.
+    """'cls_renormalised' (image, 3, width): the first three parts of `ClsParts` if [CLS] attended
+    to patches only, to registers only (zeros where there are none), or to itself only, with weights
+    that sum to one again in each head (decoupling, section 3.3, 'constrain the final self-attention
+    layer').
     """
 
     blocks: Blocks = -1
@@ -417,13 +411,9 @@ class ClsRenormalised(Reducer):
 
 @dataclass(frozen=True)
 class PatchContributions(Reducer):
-    """What each patch contributes to [CLS] in a block's attention (decoupling, section 3.4):
-    'contribution_norms' (image, patch), the L2 norm of its weighted value after output projection
-    and LayerScale; 'contribution_cosines' (image, patch), its cosine with what all tokens
-    contribute together, 0 where it contributes nothing.
-
-    The contributions of the patches add up to the part "patches" of `ClsParts`. The bias is left
-    out, as in equation 3.
+    """What each patch contributes to the part "patches" of `ClsParts` (decoupling, section 3.4 and
+    equation 3): 'contribution_norms' (image, patch), its L2 norm; 'contribution_cosines' (image,
+    patch), its cosine with what all tokens contribute together, 0 where it contributes nothing.
     """
 
     blocks: Blocks = -1
@@ -507,7 +497,7 @@ class Selected(AtPlaces):
 @dataclass(frozen=True, eq=False)
 class SelectedTokens(Selected, LastBlock):
     """'tokens' (image, k, width): the patches at `places` (-1: none, zeros) after the last block,
-    `norm=True` after the final LayerNorm. Refused while an intervention has removed patches.
+    `norm=True` after the final LayerNorm.
     """
 
     norm: bool = True
@@ -569,9 +559,7 @@ class RandomTokens(RandomPatches, LastBlock):
 
 @dataclass(frozen=True)
 class RandomPixels(RandomPatches):
-    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of the patches
-    whose tokens `RandomTokens` has with this count and seed.
-    """
+    """'pixels': as `SelectedPixels`, of the patches whose tokens `RandomTokens` has."""
 
     kind = SelectedPixels
     point = "pixels"

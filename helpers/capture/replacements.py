@@ -1,6 +1,8 @@
-"""Outlier tokens replaced by something like them or unlike them, in one model after another."""
+"""Outlier tokens replaced by something like them or unlike them, their massive activations set to
+zero or to their mean, and register neurons moved away from them.
+"""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +13,29 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.passes import Captured, Condition, capture_conditions
-from helpers.capture.reducers import Feature, OtherPatches, Output, Reducer, TokenNorms, TokensAt
-from helpers.capture.studies import classifiers_of
-from helpers.interventions import appended_registers, nested, replaced_tokens, where_given
+from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
+from helpers.capture.reducers import (
+    Feature,
+    Magnitudes,
+    MassiveTokens,
+    OtherPatches,
+    Output,
+    Pooled,
+    Reducer,
+    TokenNorms,
+    TokensAt,
+)
+from helpers.capture.studies import classifiers_of, probe_study, searched_neurons
+from helpers.interventions import (
+    RegisterNeuron,
+    appended_registers,
+    nested,
+    replaced_tokens,
+    set_channels,
+    shift_conditions,
+    where_given,
+)
+from helpers.measures.massive import fixed_channels, onset_of
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import PRESENT
 from helpers.measures.probes import fit_classifier
@@ -87,17 +108,15 @@ def replaced_study(
     seed: int = 0,
     **options: Any,
 ) -> ReplacedStudy:
-    """Replace the outlier tokens of each image, patches or registers of any kind, and as many
-    others, and see what that costs.
+    """What it costs to replace the outlier tokens of each image, patches or registers of any kind,
+    and as many others.
 
     Args:
         train, images: labelled sets. From the first `n_learn` of `train` come the limit, the
             blocks, and the means; from all of them the probes.
-        classifier: as in `classifiers_of`; of a "probe", on [CLS] of the unchanged model.
+        classifier: as in `classifiers_of`.
         kinds: in REPLACEMENTS, "outliers" among them.
         state: what the model is changed by in all passes, such as register neurons that are moved.
-        seed: of the random patches and of the noise.
-        options: as in `capture_conditions`.
     """
     passed = partial(_passed, state=state, **options)
     learn = train.select(range(min(n_learn, len(train))))
@@ -154,40 +173,44 @@ def attention_bias(
     Args:
         learn: the other images, from which threshold and blocks come, too.
         plain: model -> what was kept of the images to be changed, with `TokenNorms(-1)`.
-        options: as in `capture_conditions`.
     """
-    passed = partial(_passed, state=nullcontext, **options)
-    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
-    tokens, _ = _tokens_of(learnt, plain, 0)
-    made = _replacements(tokens, {"outliers": ("bias",)}, passed, learn)
-    return where_given(made, lambda b, own: replaced_tokens(b, *own["outliers", "bias"]))
+    means = _means("bias", models, learn, plain, **options)
+    return where_given(means, lambda b, own: replaced_tokens(b, *own))
 
 
 def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any) -> Condition:
-    """The mean outlier token of other images, put beside every image from its block on.
+    """The mean outlier token of the images `learn`, put beside every image that passes, from its
+    block on, as in RegCache (Kim et al., arXiv:2510.04547).
 
-    After RegCache (Kim et al., arXiv:2510.04547). One token is appended, empty up to the block
-    after which outliers appear. Models without any before the last block are left out.
-
-    Args:
-        learn: the other images, from which threshold, blocks and mean come.
-        images: how many pass.
-        options: as in `capture_conditions`.
+    One token is appended, empty up to the block after which outliers appear. Models without any
+    before the last block are left out.
     """
-    passed = partial(_passed, state=nullcontext, **options)
-    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
-    last, _ = passed([*learnt], learn, lambda _: [TokenNorms(-1)])
-    tokens, _ = _tokens_of(learnt, last, 0)
-    made = _replacements(tokens, {"outliers": ("mean",)}, passed, learn)
 
     def cached(backbone: Backbone, own: Replacement) -> AbstractContextManager:
         place = backbone.layout.appended_tokens(torch.arange(backbone.layout.tokens), dim=0)
         return replaced_tokens(backbone, place.expand(images, 1), own.tokens, own.blocks)
 
+    means = _means("mean", models, learn, **options)
     return where_given(
-        {name: own["outliers", "mean"] for name, own in made.items()},
-        lambda b, own: nested(appended_registers, partial(cached, own=own))(b),
+        means, lambda b, own: nested(appended_registers, partial(cached, own=own))(b)
     )
+
+
+def _means(
+    how: str,
+    models: Sequence[str],
+    learn: Any,
+    plain: Mapping[str, Captured] | None = None,
+    **options: Any,
+) -> dict[str, "Replacement"]:
+    """Model -> the replacement of its outlier tokens by their "mean" or as a "bias"."""
+    passed = partial(_passed, state=nullcontext, **options)
+    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
+    if plain is None:
+        plain, _ = passed([*learnt], learn, lambda _: [TokenNorms(-1)])
+    tokens, _ = _tokens_of(learnt, plain, 0)
+    made = _replacements(tokens, {"outliers": (how,)}, passed, learn)
+    return {name: own["outliers", how] for name, own in made.items()}
 
 
 def _tokens_of(
@@ -265,9 +288,7 @@ def _outlier_tokens(
 
 
 class Replacement(NamedTuple):
-    """What takes the places of one kind of tokens of one model: the arguments of
-    `replaced_tokens`.
-    """
+    """The arguments of `replaced_tokens` for one kind of tokens of one model."""
 
     places: Places
     tokens: Float[Tensor, "#image block #k width"]
@@ -283,36 +304,31 @@ def _replacements(
     images: Any = None,
     seed: int = 0,
 ) -> dict[str, dict[tuple[str, str], Replacement]]:
-    """Model -> kind of tokens and what they are replaced by -> the replacement.
-
-    `images` and `seed` are for what is lent by another image, and for noise.
+    """Model -> kind of tokens and what they are replaced by -> the replacement; `images` and `seed`
+    for what is lent by another image, and for noise.
     """
 
-    def at(kinds: Iterable[str], part: str) -> Callable[[str], list[Reducer]]:
-        def reducers(name: str) -> list[Reducer]:
-            places = [getattr(tokens[name], part)[kind] for kind in kinds]
-            return [TokensAt(torch.cat(places, dim=1), tokens[name].blocks)]
+    def at(places: Mapping[str, Mapping[str, Tensor]], images: Any) -> dict[str, dict]:
+        """Model -> key of `TokensAt` -> kind of tokens -> these."""
 
-        return reducers
+        def reducers(name: str) -> list[Reducer]:
+            return [TokensAt(torch.cat([*places[name].values()], dim=1), tokens[name].blocks)]
+
+        return {
+            name: {key: _by_kind(x, places[name]) for key, x in c.tensors.items()}
+            for name, c in passed([*tokens], images, reducers)[0].items()
+        }
 
     lent = [kind for kind in kinds if "other" in kinds[kind]]
-    learnt, _ = passed([*tokens], learn, at(kinds, "learnt"))
-    tested = passed([*tokens], images, at(lent, "tested"))[0] if lent else {}
-    made: dict[str, dict[tuple[str, str], Replacement]] = {}
+    learnt = at({x: {kind: own.learnt[kind] for kind in kinds} for x, own in tokens.items()}, learn)
+    theirs = {x: {kind: own.tested[kind] for kind in lent} for x, own in tokens.items()}
+    theirs = at(theirs, images) if lent else {}
+    made: dict[str, dict[tuple[str, str], Replacement]] = {name: {} for name in tokens}
     for name, own in tokens.items():
-        made[name] = {}
-        widths = [own.learnt[kind].shape[1] for kind in kinds]
-        parts = {
-            key: dict(zip(kinds, learnt[name][key].split(widths, dim=2), strict=True))
-            for key in TokensAt.keys
-        }
-        widths = [own.tested[kind].shape[1] for kind in lent]
-        given = tested[name]["tokens_at"].split(widths, dim=2) if lent else ()
-        theirs = dict(zip(lent, given, strict=True))
         for kind, ways in kinds.items():
             given, places = own.learnt[kind], own.tested[kind]
-            usual = moments(parts["tokens_at"][kind], given)
-            attended = moments(parts["normed_at"][kind], given)
+            usual = moments(learnt[name]["tokens_at"][kind], given)
+            attended = moments(learnt[name]["normed_at"][kind], given)
             for how in ways:
                 match how:
                     case "zero":
@@ -322,8 +338,196 @@ def _replacements(
                     case "noise":
                         new = noise_like(usual, places, seed)
                     case "other":
-                        new = borrowed(theirs[kind], places)
+                        new = borrowed(theirs[name]["tokens_at"][kind], places)
                     case "bias":
                         new = attended.mean[None, :, None]
                 made[name][kind, how] = Replacement(places, new, own.blocks, how == "bias")
     return made
+
+
+def _by_kind(
+    kept: Float[Tensor, "image block k width"], places: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What was kept at the places of several kinds of tokens, one after another."""
+    widths = [own.shape[1] for own in places.values()]
+    return dict(zip(places, kept.split(widths, dim=2), strict=True))
+
+
+# Massive activations
+# --------------------------------------------------------------------------------------------------
+
+
+class Massive(NamedTuple):
+    """Where a model has massive activations.
+
+    Attributes:
+        onset: the first block after which most images have one.
+        channels: those that are massive there in at least half of the images.
+        means: of the channels, over the tokens that have a massive activation.
+        others: as many random other channels.
+    """
+
+    onset: int
+    channels: list[int]
+    means: list[float]
+    others: list[int]
+
+
+@dataclass(frozen=True)
+class MassiveStudy:
+    """What became of the tested images.
+
+    Attributes:
+        found: model -> its massive activations; only of models that have some after a block.
+        passes: condition -> model -> what was kept: "plain" with `Magnitudes` and, of models in
+            `found`, `MassiveTokens` after the onset; "zeroed" and "mean", the channels of all
+            tokens with a massive activation set to that; "others", as many random channels there at
+            zero; "centre", the channels of as many central patches at zero.
+        not_run: model -> why it is not here.
+    """
+
+    found: Mapping[str, Massive]
+    passes: Mapping[str, Mapping[str, Captured]]
+    not_run: Mapping[str, str]
+
+
+def massive_study(
+    models: Sequence[str],
+    learn: Any,
+    images: Any,
+    reducers: Sequence[Reducer],
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> MassiveStudy:
+    """Find the massive activations on some images, and change them on others (Sun et al.,
+    arXiv:2402.17762).
+
+    Args:
+        learn, images: with no image in both.
+        reducers: what to keep of the tested images beside the activations.
+    """
+    learnt, not_run = capture_each(models, learn, [Magnitudes()], **options)
+    onsets = {model: onset_of(c["magnitudes"]) for model, c in learnt.items()}
+    chosen = {model: [MassiveTokens(x)] for model, x in onsets.items() if x is not None}
+    tokens = capture_each([*chosen], learn, chosen.get, **options)[0] if chosen else {}
+    found = {model: _massive_of(c, onsets[model], seed) for model, c in tokens.items()}
+
+    def changed(name: str, where: str = "massive", mean: bool = False) -> Condition:
+        def change(backbone: Backbone, own: Massive) -> AbstractContextManager:
+            values = own.means if mean else [0.0] * len(own.channels)
+            return set_channels(backbone, own.onset, getattr(own, name), values, where)
+
+        return where_given(found, change)
+
+    conditions = {
+        "plain": nullcontext,
+        "zeroed": changed("channels"),
+        "mean": changed("channels", mean=True),
+        "others": changed("others"),
+        "centre": changed("channels", "centre"),
+    }
+    kept = dict.fromkeys(conditions, reducers)
+    kept |= {"plain": lambda model: [*reducers, Magnitudes(), *chosen.get(model, [])]}
+    passes, _ = capture_conditions(models, images, kept, conditions, **options)
+    return MassiveStudy(found, passes, not_run)
+
+
+def _massive_of(captured: Captured, onset: int, seed: int) -> Massive:
+    channels = fixed_channels(captured["massive_counts"])
+    mean = captured["massive_sum"].double().sum(0) / captured["massive_tokens"].sum()
+    rest = np.setdiff1d(np.arange(len(mean)), channels)
+    others = np.random.default_rng(seed).choice(rest, len(channels), replace=False)
+    return Massive(onset, channels, mean[channels].tolist(), sorted(others.tolist()))
+
+
+# Register neurons moved
+# --------------------------------------------------------------------------------------------------
+
+READ = {"feature": "cls", "central": "central", "highest": "outlier"}
+# A token may hold nothing of its image. What is left after large parts have cancelled is rounding.
+NOISE = 5e-4  # of the tokens' size
+STARTS = {"moved": "", "normal": "_normal", "mean": "_mean"}
+
+
+@dataclass(frozen=True)
+class ShiftStudy:
+    """What became of the tested images.
+
+    Attributes:
+        neurons: model -> the register neurons that are moved; only models with an outlier.
+        conditions: name -> those of `helpers.interventions.shift_conditions`, and "bias", that of
+            `attention_bias`.
+        plain: model -> what was kept of all images in the model as it is: `Feature`, `Output`,
+            `TokenNorms(-1)` and `Pooled(norm=False)`.
+        passes: condition -> model -> the same under it, of models with neurons. "moved" and "bias"
+            have all images, "zeroed" and the draws of random neurons the first `n_zeroed`, the
+            variants the first `n_few`.
+        not_run: model -> why it is not here.
+    """
+
+    neurons: Mapping[str, Sequence[RegisterNeuron]]
+    conditions: Mapping[str, Condition]
+    plain: Mapping[str, Captured]
+    passes: Mapping[str, Mapping[str, Captured]]
+    not_run: Mapping[str, str]
+
+
+def shift_study(
+    models: Sequence[str],
+    learn: Any,
+    images: Any,
+    n_zeroed: int,
+    n_few: int,
+    *,
+    shared_k: int = 0,
+    by_model: Sequence[str] = (),
+    rule: str = "median:3",
+    layer: int = -1,
+    top_layer: int = -1,
+    top_k: int = 1,
+    seed: int = 0,
+    **options: Any,
+) -> ShiftStudy:
+    """Move the register neurons, set them and others to zero, and keep outliers as a bias.
+
+    Args:
+        learn: other images, for the neurons and for the mean key and value.
+        n_zeroed, n_few: numbers of the first images, see `ShiftStudy`.
+        shared_k: neurons of a model that several tokens share; 0: those that are moved.
+        by_model, rule, layer, top_layer, top_k: as in `searched_neurons`.
+    """
+    search = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
+    search |= {"by_model": by_model, "most": shared_k, "seed": seed}
+    found = searched_neurons(models, learn, **search, **options)
+    several = found.first(shared_k) if shared_k else found.moved
+    kept = [Feature(), Output(), TokenNorms(-1), Pooled(norm=False)]
+    plain, not_run = capture_each(models, images, kept, **options)
+    conditions = shift_conditions(found.moved, several, seed)
+    conditions["bias"] = attention_bias([*found.moved], learn, plain, **options)
+    part, few = (images.select(range(min(n, len(images)))) for n in (n_zeroed, n_few))
+    shown = {x: part if x.startswith(("zeroed", "random")) else few for x in conditions}
+    shown |= {"moved": images, "bias": images}
+    passes, _ = capture_conditions([*found.moved], shown, kept, conditions, **options)
+    return ShiftStudy(found.moved, conditions, plain, passes, not_run)
+
+
+def token_probes(
+    study: ShiftStudy, train: Any, images: Any, **options: Any
+) -> dict[str, Estimates]:
+    """Accuracies in % of linear probes on single tokens (Jiang et al., Tables 1 and 10), by model:
+    "probe_cls", "probe_central" and "probe_outlier" of the model as it is, on [CLS], the central
+    patch and that of the highest norm; "probe_register", on the appended token with the neurons
+    moved, from zero, and with "_normal" and "_mean" from that initial token.
+    """
+    sets = [*study.neurons], train, images
+    states = {end: study.conditions[start] for start, end in STARTS.items()}
+    options |= {"noise": NOISE}
+    plain = probe_study(*sets, {"": nullcontext}, readouts=[*READ], **options)
+    moved = probe_study(*sets, states, readouts=["registers"], **options)
+    estimates = {}
+    for model in study.neurons:
+        right = {f"probe_{READ[x]}": own for x, own in plain.right[""][model].items()}
+        right |= {f"probe_register{x}": y[model]["registers"] for x, y in moved.right.items()}
+        estimates[model] = {x: over_images(100.0 * y, (0, 100)) for x, y in right.items()}
+    return estimates

@@ -2,7 +2,7 @@
 with a register at test time beside its controls.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -12,13 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.passes import (
-    Captured,
-    Condition,
-    Reducers,
-    capture_conditions,
-    capture_each,
-)
+from helpers.capture.passes import Captured, Condition, Reducers, capture_conditions, capture_each
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
 from helpers.interventions import (
@@ -57,11 +51,10 @@ class Classifiers:
         return self.probes[model](captured["feature"])
 
     def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
-        """100 where the class of the highest score is the image's, else 0.
+        """100 where the class of the highest score is the image's, else 0. The first of the
+        labelled images were captured.
 
-        Args:
-            images: labelled; the first of them were captured. Refused where the published head
-                names another number of classes.
+        Raises ValueError where the published head names another number of classes.
         """
         scores, labels = self.scores(model, captured), images.require_labels()
         classes = images.class_names or ()
@@ -81,12 +74,8 @@ def classifiers_of(
     seed: int = 0,
     **options: Any,
 ) -> Classifiers:
-    """The classifiers of `models`.
-
-    Args:
-        kind: "probe", fitted to the feature of the labelled images `train`; or "published".
-        schedule, seed: as in `fit_classifier`.
-        options: as in `capture_each`; the probes are fitted on its device, too.
+    """The classifiers of `models`: "probe", fitted to the feature of the labelled images `train`,
+    or "published". Options as in `capture_each`; the probes are fitted on its device, too.
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
@@ -98,19 +87,12 @@ def classifiers_of(
     )
 
 
-class Readout(NamedTuple):
-    """What of an image a probe reads: what keeps it, and the vector in what was kept."""
-
-    reducer: Reducer
-    read: Callable[[Captured], Float[Tensor, "image width"]]
-
-
+# What of an image a probe reads: what keeps it, and the key of what was kept.
 READOUTS = {
-    "feature": Readout(Feature(), lambda captured: captured["feature"]),
-    # Trained and appended ones.
-    "registers": Readout(Pooled(), lambda captured: captured["registers"].mean(1)),
-    "central": Readout(SinglePatches(), lambda captured: captured["central_patch"]),
-    "highest": Readout(SinglePatches(), lambda captured: captured["highest_patch"]),
+    "feature": (Feature(), "feature"),
+    "registers": (Pooled(), "registers"),  # the mean of trained and appended ones
+    "central": (SinglePatches(), "central_patch"),
+    "highest": (SinglePatches(), "highest_patch"),
 }
 
 
@@ -181,18 +163,13 @@ def probe_study(
     """In each state a probe for each readout, trained on one set of images and tested on another.
 
     Args:
-        train, images: labelled sets, as from `load_train_test`.
         states: as the conditions of `capture_conditions`. A model that one of them leaves out is
             captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
         readouts: names in READOUTS.
-        schedule, seed, noise: as in `fit_classifier`.
         options: as in `capture_conditions`; the probes are fitted on its device, too.
     """
-    for name in readouts:
-        check_choice("readout", name, READOUTS)
-    # Two readouts may share a reducer.
-    kept = [*dict.fromkeys(READOUTS[name].reducer for name in readouts)]
+    kept = [*dict.fromkeys(READOUTS[name][0] for name in readouts)]  # two may share a reducer
     labels = images.require_labels()
     passes, not_run = capture_conditions(models, images, [*kept, *more], states, **options)
     in_all = [model for model in models if all(model in own for own in passes.values())]
@@ -203,11 +180,16 @@ def probe_study(
         right[state] = {model: {} for model in of_model}
         for model, own in of_model.items():
             for name in readouts:
-                x, y = (READOUTS[name].read(captured) for captured in (own, passes[state][model]))
-                right[state][model][name] = probe_answers(
-                    x, train.require_labels(), y, labels, **how
-                )
+                x, y = (_read(captured, name) for captured in (own, passes[state][model]))
+                answers = probe_answers(x, train.require_labels(), y, labels, **how)
+                right[state][model][name] = answers
     return Study(not_run, passes=passes, right=right)
+
+
+def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
+    """What a probe reads."""
+    kept = captured[READOUTS[readout][1]]
+    return kept.mean(1) if readout == "registers" else kept
 
 
 def moved_study(
@@ -225,13 +207,8 @@ def moved_study(
     sparsity: bool = False,
     **options: Any,
 ) -> Study:
-    """Probes and patch norms before and after a data set's own register neurons were moved.
-
-    Args:
-        models, train, images: as in `probe_study`.
-        n_neurons: the neurons are found on as many training images, the first.
-        by_model, rule, layer, top_layer, top_k, most, sparsity: as in `searched_neurons`.
-        options: as in `capture_conditions`.
+    """Probes and patch norms before and after a data set's own register neurons were moved, which
+    are found on the first `n_neurons` training images as in `searched_neurons`.
     """
     few = train.select(range(min(n_neurons, len(train))))
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
@@ -263,25 +240,19 @@ def test_time_study(
     those with one.
 
     Args:
-        learn: other images, on which the register neurons are found. A model without an outlier
-            there gets no register.
+        learn: other images, on which the register neurons and the matched ones are found. A model
+            without an outlier there gets no register.
         reducers: among them `PatchNorms` with the last block first, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
         conditions: name -> "plain" for the model as it is, or one of those of
             `helpers.interventions.neuron_conditions`.
-        seed: of the random and of the matched neurons; the latter are found on `learn`, too.
-        models, images, options: as in `capture_each`.
     """
     for condition in conditions.values():
         check_choice("condition", condition, ("plain", *neuron_conditions({}, matched={})))
     plain, not_run = capture_each(models, images, reducers, **options)
-    chosen = [
-        model
-        for model, own in plain.items()
-        if count
-        and not own.layout.registers
-        and outlier_images(own["patch_norms"][:, 0]).value > FEW
-    ]
+    free = {model: own for model, own in plain.items() if count and not own.layout.registers}
+    shares = {model: outlier_images(own["patch_norms"][:, 0]) for model, own in free.items()}
+    chosen = [model for model, share in shares.items() if share.value > FEW]
     neurons = register_neurons_of(chosen, learn, top_k=count, **options)[0] if chosen else {}
     asked = neurons if "matched neurons" in conditions.values() else {}
     matched = matched_neurons_of(asked, learn, seed=seed, **options)
@@ -312,16 +283,13 @@ def searched_neurons(
     seed: int = 0,
     **options: Any,
 ) -> Study:
-    """The register neurons of each model, and as many others of its blocks that write as much.
+    """The register neurons of each model as in `register_neurons_of`, and as many others of its
+    blocks that write as much.
 
     Args:
-        models, images, by_model, rule, layer, top_layer: as in `register_neurons_of`.
         top_k: neurons that are moved, unless `moved` says otherwise.
         most: neurons to find where these are more.
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
-        sparsity: as in `find_register_neurons`.
-        seed: of the matched neurons.
-        options: as in `capture`, and `image_size`.
     """
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
     find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
@@ -375,8 +343,6 @@ def moved_outliers(
     Args:
         placed: model -> its outliers in unchanged images; models without any are left out.
         kinds: changes of the content, as in `Images.changed`.
-        seed: of the permuted position embeddings.
-        options: as in `capture_conditions`.
 
     Returns:
         model -> condition -> its outliers; "as it is" comes first, then the `kinds`, then the moves

@@ -160,10 +160,8 @@ def test_what_has_no_name_is_not_kept(monkeypatch):
     backbone, two = build("vit"), 2
     assert path(backbone) is not None
     for function in (lambda x: x.mean((1, 2)), lambda x: two * x, grid_mean, [].append):
-        assert path(backbone, reducers=[OnPatches("x", function)]) is None
-        assert (
-            path(backbone, reducers=[OnPatches("x", partial(neighbour_cosine, function))]) is None
-        )
+        for one in (function, partial(neighbour_cosine, function)):
+            assert path(backbone, reducers=[OnPatches("x", one)]) is None
 
     class Own(PatchNorms):
         pass

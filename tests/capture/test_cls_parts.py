@@ -2,11 +2,9 @@
 models' own masks."""
 
 import copy
-import os
 from contextlib import nullcontext
 from functools import partial
 
-import huggingface_hub
 import pytest
 import torch
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
@@ -31,42 +29,21 @@ from helpers.capture import (
     ClsRenormalised,
     ClsTokens,
     HighestToken,
-    Output,
     PatchContributions,
     Sinks,
     TokenNorms,
     capture,
 )
 from helpers.capture.reducers import _ranks_of_sinks
-from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches
 from helpers.measures.attention import EVENT, concentration, shared_attention
-from helpers.models import ModelUnavailable, load_backbone
 
-REGISTERS = {
-    "registers": 4,
-    "layerscale": 2,
-    "small-distilled": 1,
-}  # neither patch nor [CLS]; none in all others
+REGISTERS = {"registers": 4, "layerscale": 2, "small-distilled": 1}  # neither patch nor [CLS]
 PATCHES = 16
-REDUCERS = [
-    ClsParts("all"),
-    ClsRenormalised("all"),
-    PatchContributions("all"),
-    ClsTokens(),
-    HighestToken((0, -2, -1)),
-]
-KINDS = (
-    "small",
-    "no-bias",
-    "registers",
-    "layerscale",
-    "qk-norm",
-    "swiglu",
-    "small-distilled",
-    "open_clip-plain",
-    "open_clip",
-)
+REDUCERS = [ClsParts("all"), ClsRenormalised("all"), PatchContributions("all"), ClsTokens()]
+REDUCERS.append(HighestToken((0, -2, -1)))
+KINDS = ["small", "no-bias", "registers", "layerscale", "qk-norm", "swiglu", "small-distilled"]
+KINDS += ["open_clip-plain", "open_clip"]
 every = models(*KINDS)
 
 
@@ -89,9 +66,8 @@ def reference(backbone, tokens):
         constant = own["proj"].bias
         constant = torch.zeros(width).double() if constant is None else constant
         gamma = getattr(own["ls1"], "gamma", torch.ones(width).double())
-        back = gamma[:, None, None] * own["proj"].weight.unflatten(
-            1, (heads, -1)
-        )  # (width, head, dim)
+        # (width, head, dim)
+        back = gamma[:, None, None] * own["proj"].weight.unflatten(1, (heads, -1))
         weights = block["attention"].select(2, 0)
         block["weights"], block["bias"] = weights, gamma * constant
         block["contributions"] = torch.einsum("iht,ihtd,whd->ihtw", weights, block["v"], back)
@@ -149,31 +125,21 @@ def test_parts_of_every_block(backbone, change, patches, registers):
         own = {key: value[:, i] for key, value in got.items()}
         parts, masses = by_hand(block, groups)
         each, after = block["contributions"].sum(1), block["residual"]
-        highest = after.norm(dim=-1).argmax(dim=1)
+        highest, total = after.norm(dim=-1).argmax(dim=1), each.sum(1, keepdim=True)
+        each = each[:, groups[0]]
         expected = {
             "cls_parts": parts,
             "cls_mass": masses,
-            "cls_total": block["after"].select(1, 0),
-            "contribution_norms": each[:, groups[0]].norm(dim=-1),
-            "contribution_cosines": torch.cosine_similarity(
-                each[:, groups[0]], each.sum(1, keepdim=True), dim=-1
-            ),
-            "cls_tokens": after.select(1, 0),
+            "cls_total": block["after"][:, 0],
+            "contribution_norms": each.norm(dim=-1),
+            "contribution_cosines": torch.cosine_similarity(each, total, dim=-1),
+            "cls_tokens": after[:, 0],
             "highest_token": after[images, highest],
             "highest_token_normed": block["normed"][images, highest],
         }
         for key, value in expected.items():
             assert_near(own[key], value)
         assert own["highest_index"].tolist() == highest.tolist()
-        # The shares of the patches along the whole are those of the part that they add up to.
-        whole = own["cls_parts"][:, :3].sum(1)
-        along = (own["contribution_norms"] * own["contribution_cosines"]).sum(-1)
-        torch.testing.assert_close(
-            along * whole.norm(dim=-1),
-            (own["cls_parts"][:, 0] * whole).sum(-1),
-            rtol=1e-4,
-            atol=1e-3,
-        )
     assert residual(got) < 1e-5
     assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
     with change(backbone):
@@ -227,9 +193,8 @@ def test_what_a_sink_writes_goes_through_the_norm_of_the_heads(kind, option):
     spread = (mixed.var(-1, correction=0) + norm.eps).sqrt()[..., None]
     assert_near(update.spread, spread[..., 0])
     each = mixed.unflatten(-1, (heads, -1)).movedim(2, 1) @ weights.mT / spread[:, None]
-    constant = proj.weight.double() @ norm.bias.double() + (
-        0 if proj.bias is None else proj.bias.double()
-    )
+    constant = proj.weight.double() @ norm.bias.double()
+    constant += 0 if proj.bias is None else proj.bias.double()
     assert_near((each.sum(1) + constant).float(), whole)
     # One token in one head, through the norm's own steps.
     alone = torch.zeros_like(mixed).unflatten(-1, (heads, -1))
@@ -256,13 +221,10 @@ def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
     than float32 can hold."""
     backbone = build(kind, gamma=None)
     attn = backbone.blocks[-1].attn
-    query = (
-        attn.in_proj_weight
-        if kind in CLIPS
-        else attn.q_norm.weight
-        if kind == "qk-norm"
-        else attn.qkv.weight
-    )
+    if kind == "qk-norm":
+        query = attn.q_norm.weight
+    else:
+        query = attn.in_proj_weight if kind in CLIPS else attn.qkv.weight
     query.data.narrow(0, 0, min(48, len(query))).mul_(sharpness)
     x, tokens, inputs = pixels(backbone), backbone.layout.tokens, []
     with attn.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
@@ -282,39 +244,19 @@ def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
         torch.testing.assert_close(got["cls_renormalised"][:, i], expected, rtol=1e-4, atol=1e-4)
     if sharpness > 1:
         weights = capture(backbone, x, [ClsAttention(-1, heads="all")])["cls_attention"]
-        assert any(
-            weights[..., group].sum(-1).min() == 0 for group in kinds(backbone, tokens) if group
-        )
+        groups = [group for group in kinds(backbone, tokens) if group]
+        assert any(weights[..., group].sum(-1).min() == 0 for group in groups)
 
 
-@pytest.mark.parametrize("gamma", [1.0, 1e-5])
 @pytest.mark.parametrize("kind", ["layerscale", "open_clip"])
-def test_layerscale_of_one_changes_nothing_and_a_small_one_no_direction(kind, gamma):
+def test_a_small_layerscale_changes_no_direction(kind):
     """In the first block, where both see the same tokens."""
-    plain, scaled = build(kind, gamma=1.0), build(kind, gamma=gamma)
-    x, reducers = pixels(plain), [ClsParts(0), PatchContributions(0)]
-    for block in plain.blocks:
-        for name in ("ls1", "ls2", "ls_1", "ls_2"):
-            if hasattr(block, name):
-                setattr(block, name, torch.nn.Identity())
-    expected, got = capture(plain, x, reducers), capture(scaled, x, reducers)
-    torch.testing.assert_close(
-        got["cls_parts"][:, :4] / gamma, expected["cls_parts"][:, :4], rtol=1e-4, atol=1e-5
-    )
-    torch.testing.assert_close(
-        got["contribution_cosines"], expected["contribution_cosines"], rtol=1e-4, atol=1e-5
-    )
-    assert torch.equal(got["cls_parts"][:, 4], expected["cls_parts"][:, 4])
-    assert residual(got) < 1e-5
-
-
-def test_uniform_attention_gives_each_kind_its_share_of_the_tokens():
-    backbone = build("registers")
-    for block in backbone.blocks:
-        block.attn.qkv.weight.data[:96] = 0
-        block.attn.qkv.bias.data[:96] = 0
-    mass = capture(backbone, pixels(backbone), [ClsParts()])["cls_mass"]
-    torch.testing.assert_close(mass, torch.tensor([[16 / 21, 4 / 21, 1 / 21]]).expand(3, 3))
+    one, small = build(kind, gamma=1.0), build(kind, gamma=1e-5)
+    x, reducers = pixels(one), [ClsParts(0), PatchContributions(0)]
+    expected, got = capture(one, x, reducers), capture(small, x, reducers)
+    got["cls_parts"][:, :4] *= 1e5
+    for key in ("cls_parts", "contribution_cosines"):
+        torch.testing.assert_close(got[key], expected[key], rtol=1e-4, atol=1e-5)
 
 
 @every
@@ -340,39 +282,3 @@ def test_refusals():
         with pytest.raises(ValueError, match="block 2 of 'small'"):
             capture(backbone, pixels(backbone), [TokenNorms(), ClsParts()])
         assert hooks(backbone.model) == 0
-
-
-# Real weights
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(
-    "HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights"
-)
-@pytest.mark.parametrize(
-    "name", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "deit_tiny_patch16_224.fb_in1k"]
-)
-def test_real_weights(name, monkeypatch):
-    """The parts add up in every block; ViT-Ti's [CLS] hardly attends to itself in the last one,
-    DeiT-Ti's does."""
-    monkeypatch.setattr(
-        huggingface_hub.constants, "HF_HUB_OFFLINE", True
-    )  # only what is in the cache already
-    try:
-        backbone = load_backbone(name)
-    except ModelUnavailable:
-        pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
-    got = capture(
-        backbone, load_images("scenes", 8, 0), [ClsParts("all"), HighestToken(), Output()]
-    )
-    assert residual(got) < 1e-5
-    itself = got["cls_mass"][:, -1, 2].mean()
-    if name.startswith("vit"):
-        assert itself < 0.05 and set(got["highest_index"].tolist()) <= {
-            1,
-            14,
-            183,
-            196,
-        }  # the corners
-    else:
-        assert itself > 0.05

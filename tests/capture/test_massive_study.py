@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from helpers.capture import FinalTokens, massive_study
-from helpers.capture.massive import Massive, _found
 from helpers.capture.passes import Captured
+from helpers.capture.replacements import Massive, _massive_of
 from helpers.images import load_images
 from helpers.models import PLANTED_BLOCK, TokenLayout
 
@@ -39,7 +39,7 @@ def test_channels_means_and_as_many_others(seed):
         "massive_tokens": torch.tensor([2, 3, 1]),
     }
     captured = Captured(kept, TokenLayout((2, 2)), (8, 8), 0, 4, {})
-    assert _found(captured, 1, seed) == Massive(1, [1, 2], [20.0, -3.0], [0, 3])
+    assert _massive_of(captured, 1, seed) == Massive(1, [1, 2], [20.0, -3.0], [0, 3])
 
 
 def test_each_condition_changes_what_it_names(study):

@@ -29,7 +29,7 @@ from helpers.capture import (
     peak_maps,
 )
 from helpers.images import load_images
-from helpers.interventions import ablated_neurons, appended_registers
+from helpers.interventions import ablated_neurons, appended_registers, where_given
 from helpers.models import (
     PLANTED_BLOCK,
     REGISTER_NEURON,
@@ -59,12 +59,8 @@ def loaded(monkeypatch):
 
 def zeroed(backbone):
     """The planted neuron set to zero, for the models that have one."""
-    name = backbone.name
-    return (
-        ablated_neurons(backbone, [(PLANTED_BLOCK[name], REGISTER_NEURON)])
-        if name in PLANTED_BLOCK
-        else None
-    )
+    planted = PLANTED_BLOCK.get(backbone.name)
+    return None if planted is None else ablated_neurons(backbone, [(planted, REGISTER_NEURON)])
 
 
 CONDITIONS = {"zeroed": zeroed, "as it is": lambda _: nullcontext(), ("registers", 2): two_more}
@@ -77,21 +73,17 @@ def test_conditions_of_several_models(loaded):
     of = {"control-registers": [TokenNorms(-1), Output()], "control-clean": [PatchNorms()]}
     options = {"image_size": 70, "batch_size": 2}
     found, not_run = capture_conditions(names, images, of.get, CONDITIONS, **options)
-    assert [backbone.name for backbone in loaded] == ["control-registers", "control-clean"], (
-        "each once"
-    )
+    both = ["control-registers", "control-clean"]
+    assert [backbone.name for backbone in loaded] == both  # each once
     assert not_run == {"gone": GONE}
     assert [*found] == [*CONDITIONS] and [*found["zeroed"]] == ["control-registers"]
-    both = ["control-registers", "control-clean"]
     assert all([*found[key]] == both for key in ("as it is", ("registers", 2)))
     for key, models in found.items():
         for name, captured in models.items():
             backbone = load_backbone(name, image_size=64)  # 70 px, rounded down to whole patches
             with CONDITIONS[key](backbone):
-                expected, layout = (
-                    capture(backbone, images, of[name], batch_size=2),
-                    backbone.layout,
-                )
+                expected = capture(backbone, images, of[name], batch_size=2)
+                layout = backbone.layout
             assert captured.tensors.keys() == expected.keys() and captured.layout == layout
             assert all(torch.equal(captured[part], value) for part, value in expected.items())
             assert captured.source == backbone.describe() and captured.resolution == "64 x 64 px"
@@ -117,11 +109,7 @@ def test_conditions_share_pixels_that_fit(monkeypatch, fitting, reads):
 
 
 def test_models_that_cannot_be_had(loaded):
-    """Those of several are named; where none is left there is an error."""
     images, norms = load_images("scenes", 1, 0), [PatchNorms(-1)]
-    captured, not_run = capture_each(["control-clean", "gone"], images, norms, image_size=250)
-    assert not_run == {"gone": GONE}
-    assert captured["control-clean"].resolution == "240 x 240 px"  # rounded down to whole patches
     for names, reason in ((["gone"], GONE), ([], "no model")):
         with pytest.raises(ModelUnavailable, match=reason):
             capture_each(names, images, norms)
@@ -134,17 +122,15 @@ def test_the_whole_of_an_image(image_size):
     picture = np.zeros((100, 300, 3), dtype=np.uint8)
     picture[5:-5, 15:-15] = 255
     pick = [OnPatches("colour", lambda grid: grid, at="embedding")]
-    load = partial(
-        capture_each, ["control-clean"], [Image.fromarray(picture)], pick, image_size=image_size
-    )
-    whole, cropped = (load(whole=value)[0]["control-clean"]["colour"][0] for value in (True, False))
+    shown = ["control-clean"], [Image.fromarray(picture)], pick
+    both = (capture_each(*shown, image_size=image_size, whole=x)[0] for x in (True, False))
+    whole, cropped = (own["control-clean"]["colour"][0] for own in both)
     inner = whole[1:-1, 1:-1].flatten(0, 1)
     torch.testing.assert_close(inner, inner.narrow(0, 0, 1).expand_as(inner))
     border = torch.cat([whole[0], whole[-1], whole[:, 0], whole[:, -1]])
     assert ((border - inner[0]).norm(dim=-1) > 0.1).all()
-    torch.testing.assert_close(
-        cropped[1:-1, 0], cropped[1:-1, 1]
-    )  # the recipe cuts the left and the right away
+    # The recipe cuts the left and the right away.
+    torch.testing.assert_close(cropped[1:-1, 0], cropped[1:-1, 1])
 
 
 def test_conditions_with_images_and_reducers_of_their_own():
@@ -162,10 +148,8 @@ def test_conditions_with_images_and_reducers_of_their_own():
 def test_what_is_read_takes_the_place_of_what_was_kept():
     images, models = load_images("scenes", 3), ["control-content", "control-clean"]
     kept, _ = capture_each(models, images, [PatchNorms(-1)])
-    read, _ = capture_each(
-        models, images, [PatchNorms(-1)], read=lambda c: (c.depth, c["patch_norms"].sum())
-    )
-    assert read == {model: (c.depth, c["patch_norms"].sum()) for model, c in kept.items()}
+    read, _ = capture_each(models, images, [PatchNorms(-1)], read=lambda c: c["patch_norms"].sum())
+    assert read == {model: c["patch_norms"].sum() for model, c in kept.items()}
 
 
 def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
@@ -191,18 +175,13 @@ def test_conditions_by_model_and_their_maps():
     """[CLS] attention is the mean over heads; a model that a condition leaves out stays out."""
     names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
     reducers = [TokenNorms(), PatchNorms(-1), ClsAttention("all", "all")]
-    conditions = {
-        "plain": nullcontext,
-        "more": lambda b: two_more(b) if b.name == names[0] else None,
-    }
-    found, _ = capture_conditions(names, images, reducers, conditions)
-    more = found["more"][names[0]]
+    more = where_given({names[0]: 2}, appended_registers)
+    found, _ = capture_conditions(names, images, reducers, {"plain": nullcontext, "more": more})
+    more, plain = found["more"][names[0]], found["plain"]
     assert torch.equal(more.appended("token_norms"), more["token_norms"][:, -1, -2:])
     assert torch.equal(more.appended("token_norms", 0), more["token_norms"][:, 0, -2:])
-    expected = {
-        names[0]: {"plain": found["plain"][names[0]], "more": more},
-        names[1]: {"plain": found["plain"][names[1]]},
-    }
+    expected = {names[0]: {"plain": plain[names[0]], "more": more}}
+    expected |= {names[1]: {"plain": plain[names[1]]}}
     assert by_model(found) == expected and by_model({"plain": {}}) == {}
     norms, both = maps_of(found, "patch_norms"), last_maps(found)
     for model, own in expected.items():

@@ -6,14 +6,13 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from zoo import bounds, build, embedded, entering, forward, hooks, models, pixels
 
 from helpers.capture import (
     SEARCH_MODES,
     FinalTokens,
-    NeuronActivation,
     PatchNorms,
+    activations_of,
     capture,
     find_register_neurons,
     matched_neurons,
@@ -25,7 +24,7 @@ from helpers.capture import (
 )
 from helpers.capture.register_neurons import nearest_units
 from helpers.images import load_images
-from helpers.interventions import RegisterNeuron, ablated_neurons, dropped_patches
+from helpers.interventions import RegisterNeuron
 from helpers.interventions import neurons as registers
 from helpers.measures.norms import paired_positions, threshold
 from helpers.measures.outliers import Placement, unit_traits
@@ -53,17 +52,8 @@ def find_by_hand(backbone, x, mode, rule, layer, sparsity):
             if outliers:
                 a = block["neurons"][i].numpy()
                 sparse = sum(a[t] < 0.5 for t in counted) >= len(counted) / 2
-                score = (
-                    np.mean(a[outliers], axis=0)
-                    if mode == "paper"
-                    else np.mean(np.abs(a[outliers]), axis=0)
-                )
-                means = [
-                    a[outliers].mean(0),
-                    a[others].mean(0),
-                    abs(a[outliers]).mean(0),
-                    abs(a[others]).mean(0),
-                ]
+                means = [x[at].mean(0) for x in (a, abs(a)) for at in (outliers, others)]
+                score = means[0 if mode == "paper" else 2]
                 own.append([*means, np.where(sparse | (not sparsity), score, 0)])
     found = {}
     for block, own in enumerate(rows):
@@ -81,21 +71,13 @@ def test_found_neurons(backbone, mode, sparsity):
     x, hidden = pixels(backbone, 5), backbone.neurons(0).in_features
     expected, images = find_by_hand(backbone, x, mode, "percentile:96", -1, sparsity)
     assert images < 5 or mode == "jiang_code"
-    got = find_register_neurons(
-        backbone,
-        x,
-        mode=mode,
-        rule="percentile:96",
-        top_k=3 * hidden,
-        sparsity=sparsity,
-        batch_size=2,
-    )
+    search = {"mode": mode, "rule": "percentile:96", "sparsity": sparsity}
+    got = find_register_neurons(backbone, x, top_k=3 * hidden, batch_size=2, **search)
     assert {(n.block, n.unit) for n in got} == expected.keys() and len(got) == 3 * hidden
     assert [n.score for n in got] == sorted((n.score for n in got), reverse=True)
     ours, theirs = np.array([n[2:] for n in got]), np.array([expected[n[:2]] for n in got])
-    np.testing.assert_array_less(
-        abs(ours - theirs), 2e-6 + abs(theirs) * [2e-4, 2e-4, 2e-4, 5e-3, 2e-4]
-    )  # 4: of two tails
+    bounds = [2e-4, 2e-4, 2e-4, 5e-3, 2e-4]  # 4: of two tails
+    np.testing.assert_array_less(abs(ours - theirs), 2e-6 + abs(theirs) * bounds)
     if sparsity and backbone.name != "swiglu":  # its neurons are all sparse
         assert 0 < sum(n.score == 0 for n in got) < len(got) / 2
     assert hooks(backbone.model) == 0
@@ -107,13 +89,11 @@ def test_where_detection_looks(backbone):
     x = pixels(backbone, 5)
     expected, _ = find_by_hand(backbone, x, "paper", "percentile:96", 1, False)
     best = sorted(expected, key=lambda neuron: -expected[neuron][-1])
-    assert [n[:2] for n in find_register_neurons(backbone, x, rule="percentile:96", layer=-2)] == [
-        b for b in best if b[0] < 2
-    ][:10]
+    got = find_register_neurons(backbone, x, rule="percentile:96", layer=-2)
+    assert [n[:2] for n in got] == [b for b in best if b[0] < 2][:10]
+    how = {"rule": "percentile:96", "layer": 1, "top_k": 3}
     for layers in ([2, 0], (-1, 0, -3)):
-        got = find_register_neurons(
-            backbone, x, rule="percentile:96", layer=1, layers=layers, top_k=3
-        )
+        got = find_register_neurons(backbone, x, layers=layers, **how)
         assert [n[:2] for n in got] == [b for b in best if b[0] != 1][:3]
 
 
@@ -137,17 +117,13 @@ def test_scores_of_the_two_modes(backbone, monkeypatch):
     for mode in SEARCH_MODES:
         layout = hidden if mode == "paper" else hidden.roll(-1, dims=1)
         with backbone.change_neurons(0, lambda _, seen=layout: seen):
-            found[mode] = find_register_neurons(
-                backbone, pixels(backbone, 1), mode=mode, layers=[0], top_k=4
-            )
+            how = {"mode": mode, "layers": [0], "top_k": 4}
+            found[mode] = find_register_neurons(backbone, pixels(backbone, 1), **how)
     paper, code = found["paper"], found["jiang_code"]
     assert paper[0] == RegisterNeuron(0, 6, -1.0, 0.25, 1.0, 4.0, 1.0)
-    assert [n.unit for n in paper] == [6, 0, 1, 2] and paper[1] == RegisterNeuron(
-        0, 0, 0.0, 0.0, 0.0, 1.0, 0.0
-    )
-    assert [n.unit for n in code] == [5, 6, 0, 1] and code[0] == RegisterNeuron(
-        0, 5, 0.0, 0.0, 2.0, np.inf, 2.0
-    )
+    assert [n.unit for n in paper] == [6, 0, 1, 2] and [n.unit for n in code] == [5, 6, 0, 1]
+    assert paper[1] == RegisterNeuron(0, 0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    assert code[0] == RegisterNeuron(0, 5, 0.0, 0.0, 2.0, np.inf, 2.0)
 
 
 # Controls
@@ -166,11 +142,8 @@ def test_planted_register_neuron(name, mode, scenes):
     """It comes first, and is silent elsewhere."""
     neurons = find_register_neurons(load_backbone(name), scenes, mode=mode, top_k=3)
     assert neurons[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON)
-    assert (
-        neurons[0].at_outliers == pytest.approx(20, rel=0.1)
-        and neurons[0].elsewhere == 0
-        and neurons[0].ratio == np.inf
-    )
+    assert neurons[0].at_outliers == pytest.approx(20, rel=0.1)
+    assert neurons[0].elsewhere == 0 and neurons[0].ratio == np.inf
     assert neurons[0].score > 2 * neurons[1].score
 
 
@@ -208,16 +181,10 @@ def test_register_neurons_of_several_models(monkeypatch):
         assert own == find_register_neurons(load_backbone(name), images, rule="median:4", **search)
         assert own[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON) and len(own) == 2
     assert register_neurons_of(["control-content"], images, rule="fixed:1e9") == ({}, {})
-    earlier = register_neurons_of(
-        ["control-content"],
-        images,
-        rule="median:4",
-        by_model=["control-content top_layer=1"],
-        top_k=3,
-    )
-    blocks = find_register_neurons(
-        load_backbone("control-content"), images, rule="median:4", layers=[0, 1], top_k=3
-    )
+    how, earlier = {"rule": "median:4", "top_k": 3}, ["control-content top_layer=1"]
+    earlier = register_neurons_of(["control-content"], images, by_model=earlier, **how)
+    backbone = load_backbone("control-content")
+    blocks = find_register_neurons(backbone, images, layers=[0, 1], **how)
     assert earlier[0]["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
     with pytest.raises(ModelUnavailable, match="'gone' is gated"):
         register_neurons_of(["gone"], images)
@@ -233,13 +200,8 @@ def test_register_neurons_of_several_models(monkeypatch):
     [
         ({"mode": "code"}, "'code'"),
         ({"rule": "fixed:1000"}, "fixed:1000"),
-        ({"rule": "fixed:1000", "mode": "jiang_code"}, "fixed:1000"),
-        ({"rule": "sigma:3"}, "sigma:3"),
         ({"layer": 3}, "3"),
-        ({"layer": -4}, "-4"),
         ({"layers": [0, 3]}, "3"),
-        ({"layers": [-4]}, "-4"),
-        ({"layers": []}, "10"),
         ({"layers": [1, -2], "top_k": 193}, "193"),
         ({"top_k": 0}, "0"),
     ],
@@ -248,30 +210,6 @@ def test_bad_search(backbone, options, message):
     with pytest.raises(ValueError, match=message):
         find_register_neurons(backbone, pixels(backbone, 5), **options)
     assert hooks(backbone.model) == 0
-
-
-@vit
-def test_search_with_patches_removed(backbone):
-    with (
-        dropped_patches(backbone, 0.5),
-        pytest.raises(ValueError, match="removed"),
-    ):
-        find_register_neurons(backbone, pixels(backbone, 5))
-
-
-@pytest.mark.parametrize("kind, name", [("small", "fc2"), ("open_clip", "c_proj")])
-def test_a_block_without_mlp_neurons(kind, name):
-    backbone = build(kind)
-    backbone.blocks[1].mlp = nn.Identity()
-    x, message = pixels(backbone, 5), name
-    with pytest.raises(ValueError, match=message):
-        find_register_neurons(backbone, x, rule="percentile:90")
-    with pytest.raises(ValueError, match=message):
-        backbone.change_neurons(1, torch.relu)
-    with pytest.raises(ValueError, match=message), ablated_neurons(backbone, [(0, 0), (1, 0)]):
-        pass
-    assert hooks(backbone.model) == 0
-    assert find_register_neurons(backbone, x, rule="percentile:90", layers=[0, 2], top_k=1)
 
 
 # Units that write as much
@@ -293,12 +231,8 @@ def written_by_hand(backbone, x, block, where):
     rows = []
     for image in range(len(x)):
         tokens = [t for t in range(count) if high[image, t] or where == "patches"]
-        writes = [
-            (blocks[block]["neurons"][image, start + t][:, None] * layer.T).norm(
-                dim=1
-            )  # a row a unit
-            for t in tokens
-        ]
+        hidden = blocks[block]["neurons"][image, [start + t for t in tokens]]
+        writes = [(own[:, None] * layer.T).norm(dim=1) for own in hidden]  # a row a unit
         if writes:
             rows.append(torch.stack(writes).mean(0))
     return torch.stack(rows).mean(0)
@@ -334,11 +268,9 @@ def test_among_later_blocks():
             assert other[:2] not in NEURONS and other.block >= block
             blocks.add((block, other.block))
     assert {(0, 1), (2, 2)} <= blocks
-    early = {
-        seed: matched_neurons(backbone, [(0, 3)], x, among="later", layer=1, rule=RULE, seed=seed)
-        for seed in range(9)
-    }
-    assert {other.block for [other] in early.values()} <= {0, 1}
+    how = {"among": "later", "layer": 1, "rule": RULE}
+    early = [matched_neurons(backbone, [(0, 3)], x, seed=seed, **how) for seed in range(9)]
+    assert {other.block for [other] in early} <= {0, 1}
 
 
 def test_a_seed_draws_among_the_five_nearest():
@@ -368,7 +300,7 @@ def test_nearest_units():
 
 @pytest.mark.parametrize("name", ["control-content", "control-position"])
 @pytest.mark.parametrize("among", ["block", "later"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_matched_unit_takes_planted_outliers_away(name, among, seed):
     """Moved, the planted neuron does; units that write as much as others of its block can do
     not."""
@@ -388,16 +320,11 @@ def test_no_matched_unit_takes_planted_outliers_away(name, among, seed):
 
 def test_of_several_models():
     images = load_images("scenes", 8, 0)
-    neurons = {
-        name: [(block, REGISTER_NEURON)]
-        for name, block in PLANTED_BLOCK.items()
-        if name != "control-registers"
-    }
-    found = matched_neurons_of(neurons, images, seed=3)
-    assert found == {
-        name: matched_neurons(load_backbone(name), own, images, seed=3)
-        for name, own in neurons.items()
-    }
+    names = ["control-content", "control-position"]
+    neurons = {name: [(PLANTED_BLOCK[name], REGISTER_NEURON)] for name in names}
+    for name, found in matched_neurons_of(neurons, images, seed=3).items():
+        own = load_backbone(name), neurons[name]
+        assert found == matched_neurons(*own, images, seed=3)
     assert matched_neurons_of({}, images) == {}
 
 
@@ -447,16 +374,11 @@ def test_the_unit_is_the_planted_one_and_the_tokens_are_those_of_outliers():
     assert traits["matched_written"] == found.matched.written / found.matched.wanted
     best = find_register_neurons(backbone, images.select([1, 2]), rule=f"fixed:{limit}", top_k=2)
     assert found.neuron == best[0] and found.neuron[:2] == (PLANTED_BLOCK[MODEL], REGISTER_NEURON)
-    for activation, neuron in zip((found.activation, found.second), best, strict=True):
-        expected = capture(backbone, images, [NeuronActivation("unit", neuron.block, neuron.unit)])[
-            "unit"
-        ]
-        torch.testing.assert_close(activation, expected)
-    tokens = backbone.layout.patch_tokens(
-        capture(backbone, images, [FinalTokens()])["final_tokens"]
-    )
-    for own, positions in zip(
-        (found.outlier, found.normal), paired_positions(mask, 4, 1), strict=True
-    ):
+    kept = capture(backbone, images, [*activations_of(best), FinalTokens()])
+    torch.testing.assert_close(found.activation, kept["neuron 1"])
+    torch.testing.assert_close(found.second, kept["neuron 2"])
+    tokens = backbone.layout.patch_tokens(kept["final_tokens"])
+    places = paired_positions(mask, 4, 1)
+    for own, positions in zip((found.outlier, found.normal), places, strict=True):
         expected = torch.stack([tokens[i, p] * (p >= 0)[:, None] for i, p in enumerate(positions)])
         torch.testing.assert_close(own, expected)

@@ -83,14 +83,10 @@ def test_the_bias_is_that_of_replaced_study(sets, study):
     other = replaced_study(["control-position"], train, images, 16, kinds=["outliers"], seed=5)
     classifiers = classifiers_of("probe", ["control-position"], train)
     own = {"plain": study.plain, "bias": study.passes["bias"]}
-    right = {
-        x: classifiers.correct("control-position", kept["control-position"], images)
-        for x, kept in own.items()
-    }
+    name = "control-position"
+    right = {x: classifiers.correct(name, kept[name], images) for x, kept in own.items()}
     lost = -shift_answers(right)["accuracy_change_bias"].value
-    assert (
-        lost == pytest.approx(other.estimates["control-position"]["loss_bias"].value) and lost > 2
-    )
+    assert lost == pytest.approx(other.estimates[name]["loss_bias"].value) and lost > 2
     condition = attention_bias(["control-clean"], train.select(range(8)), study.plain)
     assert condition(load_backbone("control-clean")) is None
 
