@@ -247,8 +247,6 @@ def test_time_study(
         conditions: name -> "plain" for the model as it is, or one of those of
             `helpers.interventions.neuron_conditions`.
     """
-    for condition in conditions.values():
-        check_choice("condition", condition, ("plain", *neuron_conditions({}, matched={})))
     plain, not_run = capture_each(models, images, reducers, **options)
     free = {model: own for model, own in plain.items() if count and not own.layout.registers}
     shares = {model: outlier_images(own["patch_norms"][:, 0]) for model, own in free.items()}
