@@ -209,7 +209,7 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
 
-    def through(images: Images) -> Images:
+    def through(images: Any) -> Any:
         read = lru_cache(None)(lambda index: backbone.preprocess(images[index]))
         return replace(images, read=read)
 
