@@ -3,11 +3,13 @@
 # ruff: noqa: F401
 
 from helpers.capture.chosen_tokens import (
+    ObjectTokens,
+    PairedTokens,
     object_tokens,
     paired_tokens,
     tokens_at,
 )
-from helpers.capture.dense import dense_study
+from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import attention_received, capture, cls_attention
 from helpers.capture.inputs import PixelSet, images_of
 from helpers.capture.passes import (
@@ -54,6 +56,7 @@ from helpers.capture.reducers import (
 )
 from helpers.capture.register_neurons import (
     SEARCH_MODES,
+    OutlierUnit,
     find_register_neurons,
     matched_neurons,
     matched_neurons_of,
@@ -62,6 +65,10 @@ from helpers.capture.register_neurons import (
 )
 from helpers.capture.replacements import (
     REPLACEMENTS,
+    MassiveStudy,
+    OutlierTokens,
+    ReplacedStudy,
+    ShiftStudy,
     attention_bias,
     cached_prefix,
     massive_study,
@@ -71,6 +78,8 @@ from helpers.capture.replacements import (
 )
 from helpers.capture.studies import (
     Classifiers,
+    MovedOutliers,
+    Study,
     classifiers_of,
     moved_outliers,
     moved_study,

@@ -61,8 +61,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     Args:
         name: as on the page Models and data. Scenes, 'quiet' and 'broadcast' are drawn without end,
             so they need n. 'hf:OWNER/NAME' takes validation, else test, else train.
-            'data:NAME/SPLIT' is NAME/SPLIT.parquet, or its shards NAME/SPLIT-*.parquet, in the
-            folder that the environment variable REGISTERS_DATA names.
+            'data:NAME/SPLIT' is NAME/SPLIT.parquet, or its shards such as NAME/SPLIT-1.parquet, in
+            the folder that the environment variable REGISTERS_DATA names.
         n: number of images.
         seed: of the choice; for what is drawn, of the drawing.
 
