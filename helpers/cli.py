@@ -279,7 +279,8 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
                 **options,
             )  # fmt: skip
         failed |= _ended(outcomes)
-        print(f"results in {project.place(own).relative_to(project.root)}")
+        if any(outcome.status != "failed" for outcome in outcomes):
+            print(f"results in {project.place(own).relative_to(project.root)}")
         if html and not failed:
             from helpers.book.build import CLAIMS, build
 
