@@ -1,8 +1,10 @@
-"""The numbers behind a figure, rounded and summarised where they are many.
+"""What a notebook stores of a figure: its numbers, summarised where they are many, and its SVG.
 
 In a notebook, importing this module makes every figure carry them beside its picture.
 """
 
+import base64
+import io
 import json
 import math
 import re
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from IPython import get_ipython
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.container import ErrorbarContainer
@@ -17,12 +20,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib_inline.config import InlineBackend
 from numpy.typing import ArrayLike
-
-from helpers.figures.svg import drawn_small
+from PIL import Image
 
 # the type of a figure's numbers among what a notebook's cell displays
 FIGURE = "application/vnd.registers.figure+json"
 LONG = 100  # numbers up to which an array is kept as it is
+COLOURS = 256  # of a colour map: a picture with more, or in greys, is a photograph
+QUALITY = 80  # of photographs
+_LENGTHS = re.compile(r'( (?:d|x|y|width|height|points)=")([^"]*)(")')
+_CLIP = re.compile(r"\bp[0-9a-f]{10}\b")  # the id of a clip, which tells where it lay in memory
+_PICTURE = re.compile(r"data:image/png;base64,([^\"]*)")
 
 
 def drawn(figure: Figure) -> list[dict]:
@@ -134,6 +141,34 @@ def shown(figure: Figure) -> dict[str, str] | None:
     if not figure.axes:
         return None
     return {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}
+
+
+def drawn_small(figure: Figure) -> str:
+    """The figure as SVG without a date, lengths to a tenth of a point, pictures as WebP.
+
+    The same figure is the same text.
+    """
+    options = {"bbox_inches": "tight", "metadata": {"Date": None, "Creator": None}}
+    svg = print_figure(figure, "svg", **options)
+    clips = [*dict.fromkeys(_CLIP.findall(svg))]
+    svg = _CLIP.sub(lambda found: f"clip{clips.index(found[0])}", svg)
+    svg = _LENGTHS.sub(lambda found: found[1] + _tenths(found[2]) + found[3], svg)
+    return _PICTURE.sub(lambda found: _as_webp(found[1]), svg)
+
+
+def _tenths(lengths: str) -> str:
+    return re.sub(r"-?\d+\.\d+", lambda found: f"{round(float(found[0]), 1):g}", lengths)
+
+
+def _as_webp(text: str) -> str:
+    """A picture's data URI: a map exactly, a photograph nearly."""
+    picture, file = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"), io.BytesIO()
+    colours = picture.getcolors(COLOURS)
+    is_map = colours is not None and any(len({*colour[:3]}) > 1 for _, colour in colours)
+    picture.save(
+        file, "webp", lossless=is_map, exact=is_map, quality=100 if is_map else QUALITY, method=6
+    )
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 if (shell := get_ipython()) is not None:

@@ -1,7 +1,6 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 # ruff: noqa: F401
 
-from helpers.interventions.channels import set_channels
 from helpers.interventions.export import (
     model_with_test_time_registers,
     unwritable,
@@ -30,7 +29,7 @@ from helpers.interventions.positions import (
     rolled_content,
     unit_treatments,
 )
-from helpers.interventions.replaced import replaced_tokens
+from helpers.interventions.replaced import replaced_tokens, set_channels
 from helpers.interventions.tokens import (
     REGISTER_STD,
     appended_registers,

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from helpers import figures
-from helpers.figures.data import FIGURE, shown
-from helpers.figures.svg import drawn_small
+from helpers.figures.data import FIGURE, drawn_small, shown
 
 
 @pytest.fixture
