@@ -115,17 +115,16 @@ class TargetedImages(Items):
         return self.transform(self.pictures[index]), patches, cls, label
 
 
-class DistillationLoss(nn.Module):
+class DistillationLoss:
     """`token_distance` of the patches and of [CLS], and cross-entropy (see `PostHoc`).
 
     `unit`: of the tokens, as in `Targets`.
     """
 
     def __init__(self, recipe: PostHoc, layout: TokenLayout, unit: float = 1):
-        super().__init__()
         self.recipe, self.layout, self.unit = recipe, layout, unit
 
-    def forward(
+    def __call__(
         self,
         model: nn.Module,
         average: nn.Module,

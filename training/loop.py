@@ -102,7 +102,6 @@ class _Training:
 
     def __init__(self, task: Task, path: Path, device: str):
         self.task, self.recipe, self.path, self.device = task, task.recipe, path, device
-        self.objective = task.objective.to(device)
         self.model = task.model.to(device).train()
         self.optimizer = create_optimizer_v2(
             self.model, task.optimizer, lr=self.recipe.lr, weight_decay=self.recipe.weight_decay
@@ -120,7 +119,6 @@ class _Training:
             "model": self.model,
             "average": self.average.module,
             "optimizer": self.optimizer,
-            "objective": self.objective,
         }
         self.history, self.losses = list[dict[str, Any]](), list[float]()
         self.seconds, self.start, self.clock = 0.0, 0, 0.0
@@ -165,7 +163,7 @@ class _Training:
         self.schedule.step_update(step)
         low = self.device != "cpu" or not self.task.precise
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=low):
-            loss = self.objective(self.model, self.average.module, *batch)
+            loss = self.task.objective(self.model, self.average.module, *batch)
         if not loss.isfinite():
             raise Diverged(f"the loss is {loss.item()} at step {step}; train with a lower lr")
         loss.backward()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from timm.data import Mixup, create_transform
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
@@ -47,13 +47,12 @@ class AugmentedImages(Items):
         return self.transform(picture), label
 
 
-class Supervised(nn.Module):
+class Supervised:
     """Soft-target cross-entropy on mixed images (DeiT, Touvron et al. 2021, not distilled)."""
 
     classifies = True
 
     def __init__(self, recipe: Recipe, classes: int):
-        super().__init__()
         self.outputs = classes
         self.mix = Mixup(
             recipe.mixup,
@@ -64,18 +63,12 @@ class Supervised(nn.Module):
         )
         self.loss = SoftTargetCrossEntropy()
 
-    def forward(
-        self,
-        model: nn.Module,
-        average: nn.Module,
-        x: Float[Tensor, "image 3 h w"],
-        y: Int[Tensor, " image"],
-    ) -> Tensor:
+    def __call__(self, model: nn.Module, average: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         x, y = self.mix(x, y)
         return self.loss(model(x).float(), y)
 
 
-class SelfDistillation(nn.Module):
+class SelfDistillation:
     """Two views of an image must agree: the model on one names the prototypes that its average is
     given on the other.
 
@@ -90,17 +83,11 @@ class SelfDistillation(nn.Module):
     STUDENT, TEACHER = 0.1, 0.01
 
     def __init__(self, recipe: Recipe, classes: int):
-        super().__init__()
         self.outputs = recipe.prototypes
 
-    def forward(
-        self,
-        model: nn.Module,
-        average: nn.Module,
-        x: Float[Tensor, "image 2 3 h w"],
-        y: Int[Tensor, " image"],
-    ) -> Tensor:
-        views = x.transpose(0, 1).flatten(0, 1)  # the first view of every image, then the second
+    def __call__(self, model: nn.Module, average: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        # Of (image, view, 3, h, w) the first view of every image, then the second.
+        views = x.transpose(0, 1).flatten(0, 1)
         with torch.no_grad():
             target = balanced(_cosines(average, views) / self.TEACHER)
         log = (_cosines(model, views) / self.STUDENT).log_softmax(-1)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from helpers.capture import Output, Sinks, TokenNorms, capture
 from helpers.images import answers, draw_pictures, load_images, read_pictures
 from helpers.measures.attention import EVENT, with_sink
-from helpers.models import SinkTask, TokenLayout, sinks, trained, wrap_timm
+from helpers.models import SinkTask, sinks, trained, wrap_timm
 from training.evaluation import measured_norms
 from training.recipes import DATA_SEED
 from training.tasks import Items, Task
@@ -34,7 +34,7 @@ class SinkTraining(Task):
     def __init__(self, recipe: SinkTask, device: str, cache: Path):
         super().__init__(recipe, device, cache)
         self.optimizer, self.model = recipe.optimizer, sinks.build(recipe)
-        self.objective = PatchError(self._wrapped(self.model).layout)
+        self.layout = self._wrapped(self.model).layout
         self.model.requires_grad_(True)
         self.test = load_images(recipe.task, recipe.n_test, DATA_SEED)
         pixels = np.stack([np.asarray(picture) for picture in self.test])
@@ -47,6 +47,10 @@ class SinkTraining(Task):
 
     def items(self, start: int) -> Dataset:
         return SinkPictures(self.recipe, start)
+
+    def objective(self, model: nn.Module, average: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The mean squared error of the answers at the patches."""
+        return F.mse_loss(self.layout.patch_tokens(model(x)).float(), y)
 
     def measure(self, model: nn.Module) -> dict[str, Any]:
         """Errors, norms (see `measured_norms`) and, with softmax attention, sinks.
@@ -93,23 +97,6 @@ class SinkPictures(Items):
         pixels = draw_pictures(self.recipe.task, (TRAINING, self.recipe.seed), places)
         x = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 127.5 - 1
         return list(zip(x, torch.from_numpy(answers(self.recipe.task, pixels)), strict=True))
-
-
-class PatchError(nn.Module):
-    """The mean squared error of the answers at the patches."""
-
-    def __init__(self, layout: TokenLayout):
-        super().__init__()
-        self.layout = layout
-
-    def forward(
-        self,
-        model: nn.Module,
-        average: nn.Module,
-        x: Float[Tensor, "image 3 64 64"],
-        y: Float[Tensor, "image patch 3"],
-    ) -> Tensor:
-        return F.mse_loss(self.layout.patch_tokens(model(x)).float(), y)
 
 
 def linear_error(x: Float[Tensor, "row input"], y: Float[Tensor, "row output"]) -> float:

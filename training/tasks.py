@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 
@@ -20,7 +20,7 @@ class Task(ABC):
         twins: numbers of registers that are trained unless said otherwise.
         save: writes (path, model, recipe).
         model: at its start; what learns requires a gradient.
-        objective: (model, its average, *batch) -> loss; its state is part of the checkpoint.
+        objective: (model, its average, *batch) -> loss.
         precise: whether matrix products stay float32 on the CPU.
         optimizer: timm's name of it.
     """
@@ -29,7 +29,7 @@ class Task(ABC):
     twins: ClassVar[tuple[int, ...]]
     save: ClassVar[Callable[[Path, nn.Module, Any], None]]
     model: nn.Module
-    objective: nn.Module
+    objective: Callable[..., Tensor]
     precise: bool = True
     optimizer: str = "adamw"
 
