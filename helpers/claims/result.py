@@ -1,18 +1,15 @@
 """A result: measured values and the verdict on them, as a notebook displays it and as files."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from helpers.claims.claim import Agreement, Claim, agreement, reported_cells
 from helpers.claims.criteria import CONTROL, NOT_TESTED, OUTCOMES, ByName, Value
 from helpers.claims.markdown import Cells, render
 from helpers.claims.notebook import MIME
-from helpers.files import write_bytes, write_text
 
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 IMAGES_SUFFIX = ".images.parquet"  # of what values take of each image, see values.py
@@ -111,11 +108,6 @@ class Result:
         """What today's criterion says of the same values; None where it has judged them."""
         return None if self.criterion == self.claim.criterion.digest else self.rejudged()
 
-    def differs(self, other: "Result") -> list[str]:
-        """The models on which the two verdicts differ, first '' where they differ as a whole."""
-        own, others = ({"": one.verdict, **one.models} for one in (self, other))
-        return [model for model in {**own, **others} if own.get(model) != others.get(model)]
-
     def to_json(self) -> dict:
         """The result as JSON data; numbers in full, never NaN."""
         return {
@@ -138,8 +130,8 @@ class Result:
             raise ValueError(f"this result belongs to {data['id']!r}, not to {claim.id!r}")
         judged = {name: data[name] for name in ("verdict", "reason", "verdicts", "not_run")}
         values = [Value(**value) for value in data["values"]]
-        sources, criterion = sources_of(data), data["criterion"]
-        return cls(claim, values=values, sources=sources, criterion=criterion, **judged)
+        sources = (data if "sources" in data else data["provenance"])["sources"]
+        return cls(claim, values=values, sources=sources, criterion=data["criterion"], **judged)
 
     def calibration(self) -> Calibration:
         """Control among the models -> (verdict when judged alone, expected verdict)."""
@@ -232,21 +224,6 @@ def by_model(values: Iterable[Value]) -> dict[str, ByName]:
     return nested
 
 
-def sources_of(data: Mapping) -> list[dict]:
-    """The sources of a notebook's bundle, or in the provenance of a run's file."""
-    return data["sources"] if "sources" in data else data["provenance"]["sources"]
-
-
-class Made(NamedTuple):
-    """What an executed claim leaves: the result as JSON data, its notebook, and what values take of
-    each image, if anything.
-    """
-
-    result: dict
-    notebook: bytes
-    images: bytes | None = None
-
-
 def read_result(path: Path) -> dict:
     """A run's `<id>.json`; ValueError that names the file where it is no JSON."""
     try:
@@ -255,32 +232,13 @@ def read_result(path: Path) -> dict:
         raise ValueError(f"{path}: {error}") from None
 
 
-def publish(folder: Path, made: Mapping[str, Made]) -> None:
-    """Put executed claims into `folder`, the result of each last."""
-    for id, (result, notebook, images) in made.items():
-        write_bytes(folder / f"{id}.ipynb", notebook)
-        beside = folder / f"{id}{IMAGES_SUFFIX}"
-        if images is None:
-            beside.unlink(missing_ok=True)
-        else:
-            write_bytes(beside, images)
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        write_text(folder / f"{id}.json", text + "\n")
-
-
-def unexpected(calibration: Calibration) -> list[tuple[str, tuple[str, str]]]:
-    """The controls of a `Result.calibration` that did not give what was expected, with both."""
-    return [(model, (own, want)) for model, (own, want) in calibration.items() if own != want]
+def unexpected(calibration: Calibration) -> list[str]:
+    """The controls that did not give what was expected: `control-x is refuted, not supported`."""
+    return [f"{x} is {own}, not {want}" for x, (own, want) in calibration.items() if own != want]
 
 
 def as_expected(calibration: Calibration) -> str:
-    """`4/4 controls as expected`, and which are not: in words, for a `Result.calibration`."""
-    wrong = [f"{model} is {own}, not {want}" for model, (own, want) in unexpected(calibration)]
-    told = f"{len(calibration) - len(wrong)}/{len(calibration)} controls as expected"
-    return f"{told}: {', '.join(wrong)}" if wrong else told
-
-
-def check_run(name: str) -> None:
-    """Raise ValueError where a run cannot be called so: it is a folder, and part of addresses."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ValueError(f"run name {name!r} is not a plain folder name")
+    """`4/4 controls as expected`, and which are not."""
+    count, wrong = len(calibration), unexpected(calibration)
+    line = f"{count - len(wrong)}/{count} controls as expected"
+    return f"{line}: {', '.join(wrong)}" if wrong else line

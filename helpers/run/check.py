@@ -148,8 +148,7 @@ def _readable(project: Project) -> Iterator[tuple[Path, dict, Result]]:
 def _moved(stored: Result, now: Result) -> str:
     """`supported, now refuted; on control-clean supported, now refuted`, '' where none differs."""
     before, after = ({"": one.verdict, **one.models} for one in (stored, now))
+    both = [(x, *(own.get(x, "not judged") for own in (before, after))) for x in after | before]
     return "; ".join(
-        f"{model and f'on {model} '}{before.get(model, 'not judged')}, now "
-        f"{after.get(model, 'not judged')}"
-        for model in now.differs(stored)
+        f"{model and f'on {model} '}{old}, now {new}" for model, old, new in both if old != new
     )

@@ -5,6 +5,7 @@ into `book/runs/controls/`), so an interrupted run leaves the finished ones. Of 
 `_build/failed` keeps what it came to.
 """
 
+import json
 import os
 import sys
 import tempfile
@@ -22,20 +23,18 @@ from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
 from helpers.claims.project import CONTROLS, Project, differing, inputs
 from helpers.claims.result import (
+    IMAGES_SUFFIX,
     Calibration,
-    Made,
     Result,
     as_expected,
-    check_run,
-    publish,
     read_result,
     unexpected,
 )
 from helpers.claims.values import FOLDER, NAME
-from helpers.files import write_text
+from helpers.files import write_bytes, write_text
 from helpers.names import plural
 from helpers.run.kernel import OwnKernel, executed
-from helpers.run.parameters import resolve_all
+from helpers.run.parameters import check_run, resolve_all
 from helpers.run.provenance import fingerprint, hardware, provenance
 
 CACHE = "REGISTERS_CACHE"  # where kernels find the folder of captures, see capture/cache.py
@@ -75,6 +74,26 @@ def calibrated(outcomes: Sequence[Outcome]) -> str:
     right = count - sum(len(unexpected(own)) for own in found)
     claims = f"{plural(len(found), 'claim')} on reference models"
     return f"{claims}: {right} of {count} as expected. This is validation, not a finding."
+
+
+class Made(NamedTuple):
+    """The result of an executed claim as JSON data, its notebook, and its values by image."""
+
+    result: dict
+    notebook: bytes
+    images: bytes | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write the files of the claim into `folder`, the result last."""
+        id = self.result["id"]
+        write_bytes(folder / f"{id}.ipynb", self.notebook)
+        images = folder / f"{id}{IMAGES_SUFFIX}"
+        if self.images is None:
+            images.unlink(missing_ok=True)
+        else:
+            write_bytes(images, self.images)
+        text = json.dumps(self.result, indent=1, ensure_ascii=False, allow_nan=False)
+        write_text(folder / f"{id}.json", text + "\n")
 
 
 class Executed(NamedTuple):
@@ -172,7 +191,7 @@ def run_claims(
         threads = 1 if run == CONTROLS else threads  # so that sums have one order
         bar = len(resolved) == 1 and sys.stderr.isatty()
         made = compute(project.root, id, run, resolved[id], threads, code[id], bar)
-        publish(folder, {id: made})
+        made.write(folder)
         controls = Result.from_json(project.registry[id], made.result).calibration()
         seconds, verdict = made.result["provenance"]["wall_s"], made.result["verdict"]
         if run == CONTROLS:

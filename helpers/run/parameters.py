@@ -3,6 +3,7 @@
 papermill only warns of an unknown parameter and takes any type, so both are refused here.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -19,6 +20,12 @@ DIFFERING = {
     "by_model": ("models", ("rule", "layer", "top_layer", "top_k")),
     "by_dataset": ("datasets", ("n",)),
 }
+
+
+def check_run(name: str) -> None:
+    """Raise ValueError where a run cannot be called so: it is a folder, and part of addresses."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError(f"run name {name!r} is not a plain folder name")
 
 
 def parse(name: str, text: str, default: object) -> object:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import IMAGES_SUFFIX, check_run, read_result
+from helpers.claims.result import IMAGES_SUFFIX, read_result
 from helpers.files import compressed, write_bytes
 from helpers.run import check
-from helpers.run.parameters import texts_in
+from helpers.run.parameters import check_run, texts_in
 
 LOCAL_SETS = ("folder:", "parquet:")  # data sets that another machine cannot find by their name
 # A folder in a folder below the root; not after a word or a slash, where it is part of a name or of

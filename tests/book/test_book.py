@@ -13,8 +13,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book.build import assemble, build
 from helpers.claims.criteria import Value
-from helpers.claims.result import Made, publish
 from helpers.images import load_images
+from helpers.run.execute import Made
 
 ROOT = Path(__file__).parents[2]
 PNG = base64.b64decode(
@@ -78,7 +78,7 @@ def publish_run(project, run, id, models=("vit-a",), score=2.0):
     origin = ORIGIN | {"sources": result.pop("sources")}
     origin["notebook"] = hashlib.sha256(text).hexdigest()
     data = {**result, "run": run, "parameters": {}, "provenance": origin}
-    publish(project.runs / run, {id: Made(data, text)})
+    Made(data, text).write(project.runs / run)
 
 
 @pytest.fixture

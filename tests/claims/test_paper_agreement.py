@@ -193,7 +193,7 @@ def test_an_earlier_criterion_is_told_from_todays():
     # What is compared with the paper is always today's test.
     assert (result.verdict, result.agreement.answer) == ("refuted", "agrees")
     assert (result.today.verdict, result.today.agreement.answer) == ("supported", "agrees")
-    assert result.today.differs(result) == ["", "vit_tiny"] and result.differs(result) == []
+    assert result.today.models == {"vit_tiny": "supported"}
     result = read(tests=(replace(moved[0], extension="a mark"),))
     assert "a mark" in result.agreement.reason and result.agreement.answer == "not stated"
     # An edited verdict is no earlier criterion; nor are a reason and a mark.
