@@ -140,11 +140,6 @@ def published(project: Project, is_shown: Callable[[Path], bool] = lambda path: 
     return {run: {id: own[id] for id in order if id in own} for run, own in runs.items()}
 
 
-def data(runs: Runs) -> dict[str, dict[str, dict]]:
-    """The results as they are stored, run -> claim -> result."""
-    return {run: {id: found.data for id, found in own.items()} for run, own in runs.items()}
-
-
 def _add(runs: Runs, project: Project, path: Path, kind: str) -> None:
     """Read one result with its notebook into `runs`."""
     notebook = read_notebook(path.with_suffix(".ipynb"))

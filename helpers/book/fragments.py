@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from helpers.book import checkpoints
 from helpers.book.board import deciding, models_of
-from helpers.book.book import KINDS, Book, data, together
+from helpers.book.book import KINDS, Book, together
 from helpers.book.finding import TRAINED, Decision, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
@@ -210,15 +210,18 @@ def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 def _tests(book: Book) -> dict[str, Any]:
     """Every test with its p-value, and what corrections for their number change."""
-    rows = statistics.judgements(book.registry, data(book.counted))
+    results = {
+        run: {id: found.result for id, found in own.items()} for run, own in book.counted.items()
+    }
+    rows = statistics.judgements(results)
     known = [row for row in rows if row.p is not None]
     p_values = [row.p for row in known]
     levels = statistics.levels(p_values)
     judged = {
-        (run, id): {"": found.result}
-        | {name: statistics.judged(found.claim, found.data, x) for name, x in levels.items()}
-        for run, own in book.counted.items()
-        for id, found in own.items()
+        (run, id): {"": result}
+        | {name: statistics.rejudged(result, level) for name, level in levels.items()}
+        for run, own in results.items()
+        for id, result in own.items()
     }
     corrected = zip(*statistics.corrected(p_values), strict=True)
     return {
@@ -241,12 +244,12 @@ def _tests(book: Book) -> dict[str, Any]:
 
 def _shared(book: Book) -> dict[str, Any]:
     """Which models were measured, and which checkpoints and images verdicts share."""
-    found = statistics.shared(data(book.counted))
+    every = [one.stored for own in book.counted.values() for one in own.values()]
+    found = statistics.shared(every)
     models = list(dict.fromkeys(model for _, _, model, _ in _judged(book)))
     papers = {name for paper in book.registry.papers.values() for name in paper.models.values()}
     trained = Counter(map(group, models_of(models)))
-    every = (one for own in book.counted.values() for one in own.values())
-    sizes = {x["name"]: x.get("parameters") for one in every for x in one.stored.sources}
+    sizes = {x["name"]: x.get("parameters") for one in every for x in one.sources}
     alone = sorted(found.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True)
     return {
         "models": models,
@@ -259,8 +262,8 @@ def _shared(book: Book) -> dict[str, Any]:
         "decided": len(found.decided),
         "checkpoints": alone,
         "images": sorted(found.images.items(), key=lambda one: len(one[1]), reverse=True),
-        "lists": list(found.lists.values()),
-        "largest": max(found.lists.values(), key=lambda one: len(one[2]), default=None),
+        "lists": found.lists,
+        "largest": max(found.lists, key=lambda one: len(one[2]), default=None),
     }
 
 

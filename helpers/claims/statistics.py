@@ -6,20 +6,18 @@ on the scale (plain, log or logit) on which its ends lie equally far from the va
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy.special import expit, logit
 from scipy.stats import binomtest, false_discovery_control, t
 
-from helpers.claims.claim import Claim
 from helpers.claims.criteria import DECIDED, Test, Value
-from helpers.claims.registry import Registry
-from helpers.claims.result import Result, judge, sources_of
+from helpers.claims.result import Result, judge
 
-Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result
 ALPHA = 0.05  # of the stored intervals
 ALIKE = 0.02  # of an interval: how far from its middle a value may lie on the estimator's scale
 
@@ -65,9 +63,7 @@ class Judgement:
     @property
     def p(self) -> float | None:
         """Its `p_value`; None also where nothing was measured, or nothing could have shown."""
-        if self.value is None or self.unseen:
-            return None
-        return p_value(self.value, self.test.margin)
+        return None if self.unseen else p_value(self.value, self.test.margin)
 
     @property
     def distance(self) -> float | None:
@@ -79,7 +75,7 @@ class Judgement:
     @property
     def effect(self) -> float | None:
         """From margin to value in standard deviations of one image: Cohen's d of one sample."""
-        if self.p is None or not self.value.n:
+        if self.p is None:
             return None
         return abs(_statistic(self.value, self.test.margin)) / math.sqrt(self.value.n)
 
@@ -88,21 +84,19 @@ class Judgement:
         """From which value on the test would hold, and would fail, on as many images."""
         if self.p is None:
             return None
-        above, below = (_beside(self.value, self.test.margin, side) for side in (1, -1))
+        above, below = (_touching(self.value, self.test.margin, side) for side in (1, -1))
         return (above, below) if self.test.op[0] == ">" else (below, above)
 
     @property
     def images_needed(self) -> int | None:
         """With how many images a value as measured would be decided; None on the margin."""
-        if not self.distance or not self.value.n:
-            return None
-        return max(1, math.ceil(self.value.n / self.distance**2))
+        return max(1, math.ceil(self.value.n / self.distance**2)) if self.distance else None
 
 
-def p_value(value: Value, margin: float) -> float | None:
+def p_value(value: Value | None, margin: float) -> float | None:
     """The two-sided p-value of the hypothesis that the truth is the margin.
 
-    None for a value that has no interval, or one without width.
+    None without a value, and of one that has no interval, or one without width.
     """
     if not _has_width(value):
         return None
@@ -115,11 +109,10 @@ def at_level(value: Value, alpha: float) -> Value:
         return value
     if _is_wilsons(value):
         low, high = _wilsons(value, alpha)
-        return replace(value, low=low, high=high)
-    scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
-    middle = scale(value.value)
-    low, high = (scale(end) for end in (value.low, value.high))
-    low, high = (float(scale.inverse(middle + (end - middle) * wider)) for end in (low, high))
+    else:
+        scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
+        low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
+        low, high = (float(scale.inverse(middle + (x - middle) * wider)) for x in (low, high))
     return replace(value, low=low, high=high)
 
 
@@ -140,84 +133,70 @@ def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
     return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
 
 
-def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
-    """Every test of today's criteria that is put to a model to which its claim applies."""
-    rows = []
-    for run, results in runs.items():
-        for id, data in results.items():
-            result = judged(registry[id], data)
-            for model, verdict in result.models.items():
-                own = result.by_model[model]
-                for test in registry[id].criterion.tests:
-                    if test.concerns(model) and verdict != "not applicable":
-                        value, baseline = own.get(test.value), own.get(test.baseline)
-                        row = Judgement(id, run, model, test, value, verdict, baseline=baseline)
-                        rows.append(row)
-    return rows
+def judgements(runs: Mapping[str, Mapping[str, Result]]) -> list[Judgement]:
+    """Every test that is put to a model to which its claim applies; `runs`: run -> claim -> result.
 
-
-def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
-    """Today's verdict on the values of a stored result, with intervals at level 1 - `alpha`."""
-    stored = Result.from_json(claim, data)
-    values = [value if alpha == ALPHA else at_level(value, alpha) for value in stored.values]
-    return judge(claim, values, stored.sources, stored.not_run)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the verdicts of published results have in common.
-
-    Attributes:
-        decided: the claims that are supported or refuted in some run.
-        checkpoints: name -> the decided claims that rest on it alone, and on it and others.
-        images: name of a set of images -> the claims judged on images of it.
-        lists: digest of a list of images -> its name, its length, and the claims judged on it.
+    A result holds the verdicts of today's criterion.
     """
+    return [
+        Judgement(
+            id, run, model, test, own.get(test.value), verdict, baseline=own.get(test.baseline)
+        )
+        for run, results in runs.items()
+        for id, result in results.items()
+        for model, own in result.by_model.items()
+        if (verdict := result.models.get(model, "not applicable")) != "not applicable"
+        for test in result.claim.criterion.tests
+        if test.concerns(model)
+    ]
 
-    decided: list[str]
-    checkpoints: dict[str, tuple[list[str], list[str]]]
-    images: dict[str, list[str]]
-    lists: dict[str, tuple[str, int, list[str]]]
+
+def rejudged(result: Result, alpha: float) -> Result:
+    """Today's verdict on the values of a result with intervals at level 1 - `alpha`."""
+    values = [at_level(value, alpha) for value in result.values]
+    return judge(result.claim, values, result.sources, result.not_run)
 
 
-def shared(runs: Runs) -> Shared:
-    """What the verdicts of published results have in common, from their sources.
+class Shared(NamedTuple):
+    """What the verdicts of results have in common: the claims that name each part."""
+
+    decided: list[str]  # supported or refuted in some result
+    checkpoints: dict[str, tuple[list[str], list[str]]]  # decided by it alone, by it and others
+    images: dict[str, list[str]]  # judged on some of this set
+    lists: list[tuple[str, int, list[str]]]  # name and length of a list, judged on all of it
+
+
+def shared(results: Iterable[Result]) -> Shared:
+    """What the verdicts of results have in common, from their sources.
 
     A checkpoint is known by the digest of its weights, a list of images by its own.
     """
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
-    rests_on: dict[str, list[str]] = {}  # decided claim -> checkpoints
-    found = Shared([], {}, {}, {})
-    for id, data in (one for own in runs.values() for one in own.items()):
-        sources, verdict = sources_of(data), data["verdict"]
-        weights = {source["name"]: source.get("weights_hash") for source in sources}
-        for one in data["verdicts"] if verdict in DECIDED else ():
-            if one["verdict"] == verdict:
-                digest = weights.get(one["model"]) or one["model"]
-                checkpoint = names.setdefault(digest, one["model"])
-                _add(rests_on.setdefault(id, []), checkpoint)
-        for source in sources if verdict not in ("not applicable", "not run") else ():
-            if "digest" in source and "weights_hash" not in source:
-                name, n = source["name"], source["n"]
-                _add(found.images.setdefault(name, []), id)
-                _add(found.lists.setdefault(source["digest"], (name, n, []))[-1], id)
+    found = Shared([], {}, {}, [])
+    rests_on, images, lists = (defaultdict[Any, dict](dict) for _ in range(3))  # of ordered sets
+    for result in results:
+        weights = {source["name"]: source.get("weights_hash") for source in result.sources}
+        for model, verdict in result.models.items():
+            if verdict == result.verdict and verdict in DECIDED:
+                checkpoint = names.setdefault(weights.get(model) or model, model)
+                rests_on[result.id][checkpoint] = None
+        for source in result.sources:
+            is_list = "digest" in source and "weights_hash" not in source
+            if is_list and result.verdict not in ("not applicable", "not run"):
+                images[source["name"]][result.id] = None
+                lists[source["digest"], source["name"], source["n"]][result.id] = None
     found.decided.extend(rests_on)
     for id, own in rests_on.items():
         for checkpoint in own:
-            alone, with_others = found.checkpoints.setdefault(checkpoint, ([], []))
-            (with_others if len(own) > 1 else alone).append(id)
+            found.checkpoints.setdefault(checkpoint, ([], []))[len(own) > 1].append(id)
+    found.images.update((name, [*own]) for name, own in images.items())
+    found.lists.extend((name, n, [*own]) for (_, name, n), own in lists.items())
     return found
 
 
-def _add(names: list[str], name: str) -> None:
-    """Append a name that is not there."""
-    if name not in names:
-        names.append(name)
-
-
-def _has_width(value: Value) -> bool:
-    """Whether there is an interval that is more than a point."""
-    return None not in (value.value, value.n) and value.low != value.high
+def _has_width(value: Value | None) -> bool:
+    """Whether there is an interval of counted images that is more than a point."""
+    return bool(value and value.value is not None and value.n and value.low != value.high)
 
 
 def _wilsons(value: Value, alpha: float) -> tuple[float, float]:
@@ -277,12 +256,12 @@ def _divided(distance: float, error: float) -> float:
     return distance / error if error else math.copysign(math.inf, distance)
 
 
-def _beside(value: Value, margin: float, side: int) -> float:
+def _touching(value: Value, margin: float, side: int) -> float:
     """The value above (`side` 1) or below (-1) the margin whose interval would just touch it."""
     if _is_wilsons(value):
         return margin + side * _quantile(value, ALPHA) * _score_error(value, margin)
     scale = _scale(value)
     scale = scale if math.isfinite(scale(margin)) else PLAIN
-    looks, other = (value.low, value.high)[::side]  # first the end towards the margin
-    end = other if looks == value.value else looks  # a value at its limit has one side only
+    near, far = (value.low, value.high)[::side]  # first the end towards the margin
+    end = far if near == value.value else near  # a value at its limit has one side only
     return float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))

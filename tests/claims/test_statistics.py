@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,18 +12,20 @@ from hypothesis import strategies as st
 from scipy.special import logit
 from scipy.stats import chisquare, t, ttest_1samp
 
+from helpers.book.book import published
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
-from helpers.claims.registry import Registry, load_registry
+from helpers.claims.registry import load_registry
+from helpers.claims.result import Result
 from helpers.claims.statistics import (
     ALPHA,
     Judgement,
     at_level,
     corrected,
-    judged,
     judgements,
     levels,
     p_value,
+    rejudged,
     shared,
 )
 from helpers.measures import stats
@@ -179,33 +182,29 @@ def test_corrections_by_hand():
     assert levels([0.5, 0.6])["Benjamini-Hochberg"] == 0.025
 
 
-def stored(verdict, models, images=("photographs", "d1", 50)):
-    """A stored result: the whole verdict, `model: verdict; ...` in text, its images (name, digest,
-    n); the weights of `copy` are those of vit-a."""
+def stored(id, verdict, models, images=("photographs", "d1", 50)):
+    """A result: the whole verdict, `model: verdict; ...` in text, its images (name, digest, n); the
+    weights of `copy` are those of vit-a."""
     verdicts = dict(one.split(": ") for one in models.split("; "))
     names = {model: model.replace("copy", "vit-a") for model in verdicts}
     sources = [{"name": x, "weights_hash": f"weights of {name}"} for x, name in names.items()]
     sources.append(dict(zip(("name", "digest", "n"), images, strict=True)))
     models = [{"model": model, "verdict": own} for model, own in verdicts.items()]
-    return {"verdict": verdict, "verdicts": models, "sources": sources}
+    return Result(SimpleNamespace(id=id), verdict, "", models, [], {}, sources, "")
 
 
 def test_shared_checkpoints_and_images_are_counted():
     longer = ("photographs", "d2", 80)
-    runs = {
-        "mine": {
-            "aa3": stored("not applicable", "vit-b: not applicable"),
-            "aa1": stored("refuted", "vit-a: supported; vit-b: refuted"),
-            "aa2": stored("refuted", "vit-b: refuted"),
-        },
-        "other": {
-            # The same weights under another name are the same checkpoint.
-            "aa1": stored("supported", "vit-a: supported; copy: supported"),
-            "aa2": stored("inconclusive", "vit-a: inconclusive", longer),
-            "aa4": stored("supported", "vit-a: supported; vit-b: supported", longer),
-        },
-    }
-    found = shared(runs)
+    results = [
+        stored("aa3", "not applicable", "vit-b: not applicable"),
+        stored("aa1", "refuted", "vit-a: supported; vit-b: refuted"),
+        stored("aa2", "refuted", "vit-b: refuted"),
+        # The same weights under another name are the same checkpoint.
+        stored("aa1", "supported", "vit-a: supported; copy: supported"),
+        stored("aa2", "inconclusive", "vit-a: inconclusive", longer),
+        stored("aa4", "supported", "vit-a: supported; vit-b: supported", longer),
+    ]
+    found = shared(results)
     # A claim counts once: aa1 rests on the checkpoints of both runs.
     assert found.decided == ["aa1", "aa2", "aa4"]
     assert found.checkpoints == {
@@ -213,10 +212,10 @@ def test_shared_checkpoints_and_images_are_counted():
         "vit-a": ([], ["aa1", "aa4"]),
     }
     assert found.images == {"photographs": ["aa1", "aa2", "aa4"]}
-    assert found.lists == {
-        "d1": ("photographs", 50, ["aa1", "aa2"]),
-        "d2": ("photographs", 80, ["aa2", "aa4"]),
-    }
+    assert found.lists == [
+        ("photographs", 50, ["aa1", "aa2"]),
+        ("photographs", 80, ["aa2", "aa4"]),
+    ]
 
 
 def test_the_tests_of_models_to_which_the_claim_applies_are_put():
@@ -225,8 +224,8 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     claim = replace(load_registry()["nr3-redundancy"], id="aa1", criterion=criterion)
     values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
     measured = [Value("score", model, None, *numbers, 20) for model, numbers in values.items()]
-    data = claim.judge(measured).to_json()
-    rows = judgements(Registry({}, {"aa1": claim}), {"mine": {"aa1": data}})
+    found = claim.judge(measured)
+    rows = judgements({"mine": {"aa1": found}})
     assert {(one.id, one.run) for one in rows} == {("aa1", "mine")}
     assert [(one.model, one.test, one.verdict) for one in rows] == [
         ("vit-a", tests[0], "supported"),
@@ -238,8 +237,7 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     # twice as wide.
     alphas = {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
     for alpha, verdict in alphas.items():
-        assert judged(claim, data, alpha).verdicts[0]["verdict"] == verdict
-    assert judged(claim, data).values == measured
+        assert rejudged(found, alpha).models["vit-a"] == verdict
 
 
 NUMBERS = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -271,7 +269,7 @@ def result(claim, scores, half=1.0):
         Value("score", model, None, score, score - half, score + half, 50)
         for model, score in scores.items()
     ]
-    return claim.judge(values).to_json()
+    return claim.judge(values)
 
 
 def test_a_planted_effect_remains_and_chance_does_not(project):
@@ -280,8 +278,8 @@ def test_a_planted_effect_remains_and_chance_does_not(project):
     rng, error = np.random.default_rng(0), float(1 / t.ppf(0.975, 49))
     scores = {f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())}
     claim = project.registry["aa1-first"]
-    data = result(claim, scores | {"planted": 1 + 6 * error})
-    rows = judgements(project.registry, {"mine": {"aa1-first": data}})
+    found = result(claim, scores | {"planted": 1 + 6 * error})
+    rows = judgements({"mine": {"aa1-first": found}})
     p_values = [one.p for one in rows]
 
     def below(corrected):
@@ -289,14 +287,18 @@ def test_a_planted_effect_remains_and_chance_does_not(project):
 
     assert len(rows) == 41 and "planted" in below(p_values) and len(below(p_values)) > 1
     for alpha in levels(p_values).values():
-        models = judged(claim, data, alpha).models
+        models = rejudged(found, alpha).models
         assert models.pop("planted") == "supported" and {*models.values()} == {"inconclusive"}
     for corrected_ones in corrected(p_values):
         assert below(corrected_ones) == ["planted"]
 
 
-def test_every_published_p_value_says_what_its_test_says(runs):
-    rows = [one for one in judgements(Project().registry, runs) if one.p is not None]
+def test_every_published_p_value_says_what_its_test_says():
+    results = {
+        run: {id: found.result for id, found in own.items()}
+        for run, own in published(Project()).items()
+    }
+    rows = [one for one in judgements(results) if one.p is not None]
     assert rows
     for one in rows:
         undecided = one.test.outcome(one.value, one.baseline) is None
