@@ -1,10 +1,9 @@
 """The numbers of an executed notebook, as a file to review, and how far others may lie from them.
 
-`<id>.numbers.json` beside a source notebook holds what its result and its figures say. It is
-compared as numbers, with a tolerance for each kind; text is compared by nbval.
+`<id>.numbers.json` lies next to a source notebook. It is compared as numbers, with a tolerance for
+each kind; text is compared by nbval.
 """
 
-import copy
 import json
 import math
 import re
@@ -73,9 +72,9 @@ def of_result(result: Result, notebook: Mapping) -> dict:
     """The numbers of a result and of the figures of its notebook, with six significant digits.
 
     Returns:
-        verdict; models: model -> its verdict (None where it was not judged) and the outcome of each
-        test that concerns it; values: model -> name -> value and, where there are any, low, high,
-        n, step and unit; figures: one list of axes each, as `figures.drawn` gives it.
+        verdict; models: model -> verdict (None where it was not judged), and tests with outcomes;
+        values: model -> name -> what is there of value, low, high, n, step and unit; figures: a
+        list of axes each, as `figures.drawn` gives it.
     """
     models = {
         model: {"verdict": result.models.get(model), "tests": tests}
@@ -105,13 +104,16 @@ def renewed(path: Path, numbers: Mapping) -> str:
     moved = {tuple(x.path.split("/")[:3]) for x in compare(stored, numbers) if x.ratio > 1}
     if not moved:
         return text(stored)
-    fresh = copy.deepcopy({**stored, **numbers})
+    values = {
+        model: {
+            name: value if ("values", model, name) in moved else before.get(name, value)
+            for name, value in own.items()
+        }
+        for model, own in numbers["values"].items()
+        for before in [stored["values"].get(model, {})]
+    }
+    fresh = {**stored, **numbers, "values": values}
     fresh.pop(SAME, None)
-    for model, own in fresh["values"].items():
-        before = stored["values"].get(model, {})
-        for name in own:
-            if name in before and ("values", model, name) not in moved:
-                own[name] = before[name]
     return text(fresh)
 
 
@@ -137,22 +139,26 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     moved: list[tuple[float, float]] = []  # numbers that differ for a reason of their own
     for place in {**old, **new}:
         one, other = old.get(place, {}), new.get(place, {})
-        if one == other:
-            continue
-        allowed = _allowed(place, one, other)
+        is_value, is_figure = (place.startswith(part) for part in ("values/", "figures/"))
+        is_p = is_value and bool(_P_VALUE.search(place.rpartition("/")[2]))
+        allowed = {}
+        if one != other and is_value:
+            allowed = _allowed_of_value(one, other, is_p)
+        elif one != other and is_figure and ("0" in one or "finite" in one):
+            allowed = _allowed_of_array(one, other, place.endswith("/heights"))
         for key in {**one, **other}:
             a, b, path = one.get(key, _MISSING), other.get(key, _MISSING), f"{place}/{key}"
-            if a == b or (key == "step" and place.startswith("values/")):
+            if a == b or (key == "step" and is_value):
                 continue
             if key not in allowed or not _are_numbers(a, b):
                 deviations.append(Deviation(path.strip("/"), a, b, 0.0, math.inf))
                 continue
-            if place.startswith("figures/") and any(_near(a, x) and _near(b, y) for x, y in moved):
+            if is_figure and any(_near(a, x) and _near(b, y) for x, y in moved):
                 continue
             plain, wider = allowed[key]
             tolerance = max(plain, wider, SPREADS * spread.get(path, 0.0))
-            is_p = key == "value" and _is_p(place)
-            if difference := _decades(a, b) if is_p else abs(b - a):
+            difference = _decades(a, b) if is_p and key == "value" else abs(b - a)
+            if difference:
                 deviations.append(Deviation(path, a, b, tolerance, difference / tolerance))
             if plain < difference <= tolerance:
                 moved.append((a, b))
@@ -178,34 +184,25 @@ def _flat(node: object, path: str = "") -> Iterator[tuple[str, object]]:
             yield from _flat(part, f"{path}/{key}" if path else str(key))
 
 
-def _allowed(place: str, stored: Mapping, fresh: Mapping) -> dict[str, tuple[float, float]]:
-    """Last part of a path below `place` -> by how much these numbers may differ, plainly, and for a
-    reason of their own. What is not named must be equal.
-    """
-    if place.startswith("values/"):
-        return _allowed_of_value(place, stored, fresh)
-    if place.startswith("figures/") and ("0" in stored or "finite" in stored):
-        return _allowed_of_array(place, stored, fresh)
-    return {}
+# What may differ: last part of a path -> by how much, plainly, and for a reason of its own.
+_Allowed = dict[str, tuple[float, float]]
 
 
-def _allowed_of_value(
-    place: str, stored: Mapping, fresh: Mapping
-) -> dict[str, tuple[float, float]]:
-    """By how much a value and its ends may differ."""
+def _allowed_of_value(stored: Mapping, fresh: Mapping, is_p: bool) -> _Allowed:
+    """Of a value and its ends."""
     old, new = stored.get("value"), fresh.get("value")
     width = max(_width(stored), _width(fresh))
     least = max(RELATIVE**2 * width, FLOAT)
-    step = max(one.get("step") or 0.0 for one in (stored, fresh))
     ends = {key: (stored.get(key), fresh.get(key)) for key in ("low", "high")}
+    step = max(one.get("step") or 0.0 for one in (stored, fresh))
     # What moves a value by an image moves its interval too; without that, it is the value alone
     # that is wrong.
     followed = any(one is None or one != other for one, other in ends.values())
-    if _is_p(place) or not followed or not _are_numbers(old, new):
+    if is_p or not followed or not _are_numbers(old, new):
         step = 0.0
     elif abs(abs(new - old) - step) > RELATIVE * step:
         step = 0.0
-    plain = LOG_P if _is_p(place) else max(VALUE * _size(old, new), least)
+    plain = LOG_P if is_p else max(VALUE * _size(old, new), least)
     allowed = {"value": (plain, (1 + RELATIVE) * step)}
     for key, both in ends.items():
         size = _size(*both)
@@ -214,15 +211,13 @@ def _allowed_of_value(
     return allowed
 
 
-def _allowed_of_array(
-    place: str, stored: Mapping, fresh: Mapping
-) -> dict[str, tuple[float, float]]:
-    """By how much the numbers of one array of a figure may differ, in full or summarised."""
+def _allowed_of_array(stored: Mapping, fresh: Mapping, is_histogram: bool) -> _Allowed:
+    """Of the numbers of one array of a figure, in full or summarised."""
     old, new = (
         {x: y for x, y in one.items() if x not in ("shape", "finite")} for one in (stored, fresh)
     )
     least = 1e-2 * _size(*old.values(), *new.values())
-    item = _item([*old.values()]) if place.endswith("/heights") and "0" in old else math.nan
+    item = _item([*old.values()]) if is_histogram and "0" in old else math.nan
     allowed = {}
     for key in old.keys() & new.keys():
         one, other = old[key], new[key]
@@ -230,11 +225,6 @@ def _allowed_of_array(
         plain = max(RELATIVE * max(_size(one, other), least), FLOAT)
         allowed[key] = plain, 1.01 * item if counted else 0.0
     return allowed
-
-
-def _is_p(place: str) -> bool:
-    """Whether a value is a p-value, by its name."""
-    return bool(_P_VALUE.search(place.rpartition("/")[2]))
 
 
 def _near(one: float, other: float) -> bool:
