@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 REDUCERS = (PatchNorms(), ClsAttention("all"), FinalTokens())
 CAPTURES = {"helpers": REDUCERS, "helpers, entropy": (AttentionEntropy(),)}
 METHODS = ("plain", *CAPTURES, "timm")
-JPEG = (500, 375)  # pixels of the photographs that are decoded: the usual size of ImageNet's
+SIZE = (500, 375)  # pixels of the photographs that are decoded: the usual size of ImageNet's
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the matrices whose product shows what the device can do
 
 
@@ -95,7 +95,7 @@ def prepared(name: str, backbone: Backbone, batch_size: int, dtype: torch.dtype)
     return batches
 
 
-def randomise(model: nn.Module, device: str | torch.device = "cpu") -> nn.Module:
+def randomise(model: nn.Module, device: str = "cpu") -> nn.Module:
     """Random weights that make varied attention, with LayerScale gammas near one, drawn on
     `device`, where the model is."""
     generator = torch.Generator(device).manual_seed(0)
@@ -156,34 +156,24 @@ def resident() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6
 
 
-def ceiling(device: str, dtype: torch.dtype) -> float:
-    """Operations a second in a product of large matrices: the most that a model could reach."""
-    side = SIDE[torch.device(device).type]
-    a = torch.randn(side, side, device=device, dtype=dtype)
-    seconds = [timed(lambda: a @ a, device) for _ in range(6)]
-    return 2 * side**3 / min(seconds[1:])
-
-
-def flop_of(backbone: Backbone, pixels: Tensor) -> int:
-    """Operations of a forward pass."""
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        backbone(pixels)
-    return counter.get_total_flops()
+def photographs() -> list[io.BytesIO]:
+    """Eight JPEG files of `SIZE`."""
+    files = [io.BytesIO() for _ in range(8)]
+    for image, file in zip(load_images("photographs", 8), files, strict=True):
+        image.resize(SIZE, Image.Resampling.BICUBIC).save(file, "jpeg", quality=90)
+    return files
 
 
 def loading_rate(backbone: Backbone, model_rate: float) -> dict[str, Any]:
     """How many photographs a second one core decodes and prepares, and how many cores the model's
     own speed asks for."""
-    files = []
-    for image in load_images("photographs", 8):
-        image.resize(JPEG, Image.Resampling.BICUBIC).save(file := io.BytesIO(), "jpeg", quality=90)
-        files.append(file)
+    files = photographs()
     count, start = 0, time.process_time()
     while (spent := time.process_time() - start) < 1:
         backbone.preprocess(Image.open(files[count % len(files)]))
         count += 1
     rates = {"images_per_s": three(count / spent), "cores": three(model_rate * spent / count)}
-    return rates | {"photographs": f"JPEG, {JPEG[0]} x {JPEG[1]} px"}
+    return rates | {"photographs": f"JPEG, {SIZE[0]} x {SIZE[1]} px"}
 
 
 def three(value: float) -> float:
@@ -237,24 +227,38 @@ def measure(
             pairs = {key: (x, outputs["helpers"][key]) for key, x in outputs[name].items()}
             row["deviation"] = {key: deviation(*pair) for key, pair in pairs.items()}
         rows.append(row)
-    flop, most = flop_of(backbone, pixels[:1].to(device)), ceiling(device, precision)
     rate = rows[0]["images_per_s"]
     return {
         "model": model,
+        **described(backbone, pixels[:1].to(device), precision, rate),
+        "images": images,
+        "batch_size": batch_size,
+        "threads": torch.get_num_threads(),
+        "plain_mb": round(peaks["plain"] - before, 1),
+        "loading": loading_rate(backbone, rate),
+        "rows": rows,
+    }
+
+
+def described(backbone: Backbone, pixels: Tensor, dtype: torch.dtype, rate: float) -> dict:
+    """A model, and what share of its device's arithmetic it reaches at `rate` images a second.
+
+    The most that it could reach is that of a product of large matrices. `pixels` are one image.
+    """
+    device = str(pixels.device)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        backbone(pixels)
+    flop, side = counter.get_total_flops(), SIDE[pixels.device.type]
+    a = torch.randn(side, side, device=device, dtype=dtype)
+    most = 2 * side**3 / min([timed(lambda: a @ a, device) for _ in range(6)][1:])
+    return {
+        "dtype": str(dtype).removeprefix("torch."),
         "parameters": backbone.parameters,
         "image_size": list(backbone.image_size),
         "tokens": backbone.layout.tokens,
-        "images": images,
-        "batch_size": batch_size,
-        "dtype": dtype,
-        "threads": torch.get_num_threads(),
-        "versions": {"torch": torch.__version__, "timm": timm.__version__},
-        "plain_mb": round(peaks["plain"] - before, 1),
         "gflop_per_image": round(flop / 1e9, 2),
         "ceiling_gflop_per_s": round(most / 1e9),
         "share_of_ceiling": round(rate * flop / most, 3),
-        "loading": loading_rate(backbone, rate),
-        "rows": rows,
     }
 
 
@@ -279,6 +283,13 @@ def deviation(value: Tensor, expected: Tensor) -> float:
     return float(f"{gap / most:.2g}") if most else gap
 
 
+def machine(device: str) -> dict[str, Any]:
+    """Where something is measured, and by which code."""
+    about = {**hardware(device), **provenance(ROOT)}
+    about["versions"] = {"torch": torch.__version__, "timm": timm.__version__}
+    return {x: about[x] for x in ("device", "energy_kw", "versions", "git_revision", "git_dirty")}
+
+
 def main() -> None:
     """Measure, write the result, and print its rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -290,11 +301,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     options = vars(parser.parse_args())
-    model, images, path = (options.pop(name) for name in ("model", "images", "json"))
-    machine, origin = hardware(options["device"]), provenance(ROOT)
-    result = measure(model, images, **options)
-    result |= {name: machine[name] for name in ("device", "energy_kw")}
-    result |= {name: origin[name] for name in ("git_revision", "git_dirty")}
+    path = options.pop("json")
+    result = machine(options["device"]) | measure(**options)
     write_text(path, json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
         print(*(f"{name} {value}" for name, value in row.items()), sep="  ")

@@ -65,7 +65,7 @@ MOST = 2**16 - 1  # the largest code of a 16-bit number
 RULES = ("median:3", "mad:10", "percentile:98", "fixed:150")  # of xx4; their thresholds are marked
 
 
-def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
+def patches(model: str, **options: Any) -> dict[str, Any]:
     """Norm and [CLS] attention of every patch after every block in `STATES`, on three photographs.
 
     The neuron is searched on the photographs of scikit-image that are not shown. A model without
@@ -74,12 +74,12 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
     block) the number of patches above three medians before.
     """
     photographs, others = shown(load_backbone(model).image_size)
-    neurons, _ = register_neurons_of([model], others, top_k=1, device=device)
+    neurons, _ = register_neurons_of([model], others, top_k=1, **options)
     conditions = {"before": nullcontext, **neuron_conditions(neurons)}
     conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
     states = {state: conditions[state] for state in STATES}
     reducers = [keep.PatchNorms(), keep.ClsAttention("all")]
-    captured = _captured(model, photographs, reducers, states, whole=True, device=device)
+    captured = _captured(model, photographs, reducers, states, whole=True, **options)
     norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
     # with these agrees.
@@ -101,11 +101,11 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def maps(model: str, *, device: str = "cpu") -> dict[str, Any]:
+def maps(model: str, **options: Any) -> dict[str, Any]:
     """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
     photographs, _ = shown(load_backbone(model).image_size)
     reducers = [keep.PatchNorms(-1), keep.ClsAttention(-1)]
-    (c,) = _captured(model, photographs, reducers, whole=True, device=device).values()
+    (c,) = _captured(model, photographs, reducers, whole=True, **options).values()
     return {
         "model": model,
         "grid": list(c.layout.grid),
@@ -118,7 +118,7 @@ def maps(model: str, *, device: str = "cpu") -> dict[str, Any]:
 def thresholds(
     model: str,
     images: Images,
-    judge: Callable[[str, str, Mapping[str, Any], str], str],
+    claims: Mapping[str, RegisteredClaim],
     *,
     multiples: Sequence[float] = MULTIPLES,
     **options: Any,
@@ -128,10 +128,7 @@ def thresholds(
     Each threshold is a multiple of the median norm, as the rule 'median:3' is; by it alone it is
     said which patches are outliers, whether there are any, and from which block on.
 
-    Args:
-        judge: (claim, model, estimates at one threshold, end of their names) -> verdict.
-        multiples: rising.
-        options: as in `capture`.
+    `multiples` rise; `options` are as in `capture`.
     """
     four, eight = (partial(neighbour_cosine, neighbours=count) for count in (4, 8))
     reducers = [
@@ -174,7 +171,8 @@ def thresholds(
         "rules": [[rule, threshold(last, rule) / median] for rule in RULES],
         "measures": {name: [_row(one[name]) for one in estimates] for name in MEASURES},
         "verdicts": {
-            id: [judge(id, model, one, end) for one in estimates] for id, end in JUDGED.items()
+            id: [alone(claims[id]).verdict_on(model, one, end) for one in estimates]
+            for id, end in JUDGED.items()
         },
         "photographs": [
             {**about, "norms": of_photographs[i].round(2).tolist(), "passed": passed[i]}
@@ -233,7 +231,10 @@ def quantise(values: np.ndarray) -> dict:
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0 or not np.isfinite(values).all() or values.min() < 0:
         raise ValueError(f"an array {values.shape} is not of finite numbers from 0 on")
-    step = _step(float(values.max()) / MOST)
+    least = values.max() / MOST
+    power = math.floor(math.log10(least)) if least else 0
+    steps = [float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5)]
+    step = next(step for step in steps if step >= least * (1 - 1e-12))  # but for rounding
     codes = np.rint(values / step).astype("<u2")
     return {
         "step": step,
@@ -242,21 +243,10 @@ def quantise(values: np.ndarray) -> dict:
     }
 
 
-def _step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`, but for rounding;
-    1 where that is 0.
-    """
-    if least == 0:
-        return 1.0
-    power = math.floor(math.log10(least))
-    steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
-    return next(step for step in steps if step >= least * (1 - 1e-12))
-
-
 def _row(estimate: Estimate | float) -> list:
     """[value, low, high, n] of an estimate or of a plain number, None for what there is not."""
-    is_plain = not isinstance(estimate, Estimate)
-    *numbers, n = (estimate, math.nan, math.nan, None) if is_plain else estimate[:4]
+    known = isinstance(estimate, Estimate)
+    *numbers, n = estimate[:4] if known else (estimate, math.nan, math.nan, None)
     return [*(round(float(x), 6) if math.isfinite(x) else None for x in numbers), n]
 
 
@@ -276,18 +266,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
+    options = {"batch_size": asked.batch_size, "device": asked.device}
     if asked.what == "thresholds":
-        claims, images = load_registry(), load_images(asked.images, asked.n, asked.seed)
-        measured = thresholds(
-            asked.model,
-            images,
-            lambda id, *estimates: alone(claims[id]).verdict_on(*estimates),
-            batch_size=asked.batch_size,
-            device=asked.device,
-        )
+        images = load_images(asked.images, asked.n, asked.seed)
+        measured = thresholds(asked.model, images, load_registry(), **options)
     else:
-        measure = patches if asked.what == "patches" else maps
-        measured = measure(asked.model, device=asked.device)
+        measured = {"patches": patches, "maps": maps}[asked.what](asked.model, **options)
     origin = provenance(ROOT) | hardware(asked.device)
     result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)

@@ -23,10 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import timm
 import torch
-from bench import JPEG, ceiling, deviation, flop_of, peak, randomise, row_of, three, timed
-from PIL import Image
+from bench import (
+    ROOT,
+    described,
+    deviation,
+    machine,
+    peak,
+    photographs,
+    randomise,
+    row_of,
+    three,
+    timed,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,9 +50,7 @@ from helpers.claims.result import Result
 from helpers.files import write_text
 from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
-from helpers.run.provenance import hardware, provenance
 
-ROOT = Path(__file__).parents[1]
 SMALL = (keep.PatchNorms(), keep.ClsAttention("all"))
 CAPTURES = {
     "helpers": SMALL,
@@ -51,7 +58,7 @@ CAPTURES = {
     "helpers, entropy": (keep.AttentionEntropy(),),
     "helpers, received": (keep.AttentionReceived("all"),),
 }
-SLOW = ("helpers, entropy", "helpers, received", "helpers, final tokens")
+LARGE = 100_000  # tokens a batch, whose turns take seconds: only the first capture, and no graphs
 TURN, BUDGET = 0.05, 8.0  # seconds that a turn lasts at least, and of one batch size
 IMAGES = 16  # of `kernels` and `decode`
 # For `agree`: a model of each way in which attention is built, and the image size.
@@ -131,63 +138,51 @@ def to_cpu(x: Tensor) -> Tensor:
     return pinned.copy_(x, non_blocking=True)
 
 
-def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dict[str, Callable]:
+def methods(backbone: Backbone, pixels: Tensor, batch: int) -> dict[str, Callable]:
     """name -> what takes pixels of whole batches, and brings its results to the CPU."""
     model, prefix = backbone.model, backbone.layout.prefix
+    is_large = batch * backbone.layout.tokens > LARGE
     compiled = partial(torch.compile, dynamic=False, fullgraph=True)
     own: dict[str, Callable[[Tensor], Any]] = {
-        "plain": backbone,
+        "plain": lambda x: (backbone(x),),
         "plain, compiled": ByBlocks(model, prefix, compiled(tokens_alone)),
         "returned, compiled": ByBlocks(model, prefix, compiled(step)),
     }
-    if graphs:
-        low = partial(torch.autocast, pixels.device.type, torch.bfloat16, cache_enabled=False)
-        with torch.inference_mode(), low():
-            for name in ("plain", "plain, compiled", "returned, compiled"):
-                own[f"{name}, CUDA graph"] = graph_of(own[name], pixels[:batch])
+    low = partial(torch.autocast, pixels.device.type, torch.bfloat16)
+    if pixels.is_cuda and not is_large:
+        with torch.inference_mode(), low(cache_enabled=False):
+            own |= {f"{x}, CUDA graph": graph_of(run, pixels[:batch]) for x, run in own.items()}
 
-    def batches(run: Callable[[Tensor], Any], pixels: Tensor) -> list[Any]:
-        with torch.inference_mode(), torch.autocast(pixels.device.type, torch.bfloat16):
-            kept = []
-            for x in pixels.split(batch):
-                out = run(x)
-                out = out if isinstance(out, tuple) else (out,)
-                kept.append([to_cpu(y) for y in out])
-        return kept
+    def batches(run: Callable[[Tensor], Any], pixels: Tensor) -> list[list[Tensor]]:
+        with torch.inference_mode(), low():
+            return [[to_cpu(y) for y in run(x)] for x in pixels.split(batch)]
 
     found = {name: partial(batches, run) for name, run in own.items()}
     options = {"batch_size": batch, "dtype": "bfloat16", "progress": False}
-    for name, reducers in CAPTURES.items():
+    for name, reducers in itertools.islice(CAPTURES.items(), 1 if is_large else None):
         found[name] = lambda x, reducers=reducers: capture(backbone, x, reducers, **options)
     return found
 
 
-def grid(name: str, size: int, batches: list[int], device: torch.device) -> list[dict[str, Any]]:
+def grid(name: str, size: int, batches: list[int], device: str) -> list[dict[str, Any]]:
     """One model at each batch size: for each method its time beside both denominators."""
-    with device:  # where a billion weights are drawn at once
+    with torch.device(device):  # where a billion weights are drawn at once
         backbone = load_backbone(name, image_size=size, pretrained=False)
     randomise(backbone.model, device)
     return [{"model": name, **measured(backbone, batch, device)} for batch in batches]
 
 
-def measured(backbone: Backbone, batch: int, device: torch.device) -> dict[str, Any]:
+def measured(backbone: Backbone, batch: int, device: str) -> dict[str, Any]:
     """`grid` at one batch size."""
-    gpu, size = device.type == "cuda", backbone.image_size[0]
     torch.manual_seed(1)
-    pixels = torch.randn(batch, 3, size, size, device=device)
-    large = batch * backbone.layout.tokens > 100_000  # whose turns take seconds
-    built = methods(backbone, pixels, batch, gpu and not large)
-    if large:
-        built = {name: run for name, run in built.items() if name not in SLOW}
+    pixels = torch.randn(batch, 3, *backbone.image_size, device=device)
+    built = methods(backbone, pixels, batch)
     once, failed, memory, outputs = {}, {}, {}, {}
     for name, run in built.items():
         try:
-            output = run(pixels)
-            if gpu:
-                torch.cuda.synchronize(device)  # for copies under way
-                memory[name] = round(peak(partial(run, pixels), str(device)), 1)
-            outputs[name] = [x.clone() for x in flat(output)]
-            once[name] = timed(partial(run, pixels), str(device))
+            outputs[name] = run(pixels)
+            memory[name] = round(peak(partial(run, pixels), device), 1)
+            once[name] = timed(partial(run, pixels), device)  # waits for copies under way, too
         except Exception as error:  # one that does not work stops no other
             failed[name] = f"{type(error).__name__}: {error}"
     count = max(1, min(32, round(TURN / once["plain"])))
@@ -197,7 +192,7 @@ def measured(backbone: Backbone, batch: int, device: torch.device) -> dict[str, 
     turns = [[*once][i:] + [*once][:i] for i in range(len(once))]
     for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
         for name in order:
-            seconds[name].append(timed(partial(built[name], many), str(device)))
+            seconds[name].append(timed(partial(built[name], many), device))
     rows = []
     for name, times in seconds.items():
         row = row_of(name, seconds["plain"], times, batch * count)
@@ -206,116 +201,99 @@ def measured(backbone: Backbone, batch: int, device: torch.device) -> dict[str, 
             compiled = row_of(name, seconds["plain, compiled"], times, 1)
             row["ratio_compiled"] = compiled["ratio"]
             row["ratio_compiled_quartiles"] = compiled["quartiles"]
-        row["mb"] = memory.get(name)
+        row["mb"] = memory[name]
         if "returned" in name and "helpers" in outputs:
-            pairs = zip(outputs[name][1:], outputs["helpers"], strict=True)
+            pairs = zip(outputs[name][0][1:], outputs["helpers"].values(), strict=True)
             row["deviation"] = [deviation(*both) for both in pairs]
         rows.append(row)
-    flop, most = flop_of(backbone, pixels[:1]), ceiling(str(device), torch.bfloat16)
     return {
-        "dtype": "bfloat16",
-        "parameters": backbone.parameters,
-        "image_size": [size, size],
-        "tokens": backbone.layout.tokens,
+        **described(backbone, pixels[:1], torch.bfloat16, rows[0]["images_per_s"]),
         "batch_size": batch,
         "batches_a_turn": count,
         "turns": rounds,
-        "gflop_per_image": round(flop / 1e9, 2),
-        "ceiling_gflop_per_s": round(most / 1e9),
-        "share_of_ceiling": round(rows[0]["images_per_s"] * flop / most, 3),
         "rows": rows + [{"method": name, "reason": why} for name, why in failed.items()],
     }
 
 
-def flat(given: Any) -> list[Tensor]:
-    """The tensors of the first batch that a method gave."""
-    return list(given.values()) if isinstance(given, dict) else given[0]
-
-
 # ---- Kernels
 
+SCALE = 0.125
+KERNELS = [
+    ("by rows", torch.float32),
+    ("efficient", torch.float32),
+    ("efficient", torch.bfloat16),
+    ("flash", torch.bfloat16),
+    ("cudnn", torch.bfloat16),
+]
+BACKENDS = {
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 
-def kernels(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
-    """Entropy and received attention of one block through each kernel: time, memory, and the
+
+def attention(q: Tensor, k: Tensor, kernel: str, v: Tensor | None = None) -> Tensor:
+    """Plain attention, to which the keys are values as well unless some are given."""
+    if kernel == "by rows":
+        return by_rows(q, k, SCALE)[0]
+    with sdpa_kernel(BACKENDS[kernel]):
+        return F.scaled_dot_product_attention(q, k, k if v is None else v, scale=SCALE)
+
+
+def entropy(q: Tensor, k: Tensor, kernel: str) -> Tensor:
+    """Of each query, by the mean of the keys and the logsumexp that the kernel gives."""
+    aten = torch.ops.aten
+    match kernel:
+        case "by rows":
+            mean, total = by_rows(q, k, SCALE)
+        case "flash":
+            mean, total, *_ = aten._scaled_dot_product_flash_attention(q, k, k, scale=SCALE)
+        case _:
+            fused = getattr(aten, f"_scaled_dot_product_{kernel}_attention")
+            mean, total, *_ = fused(q, k, k, None, True, scale=SCALE)
+    total = total[..., : q.shape[-2]]  # "efficient" pads it to whole warps
+    return total.float().reshape(q.shape[:3]) - SCALE * (q.float() * mean.float()).sum(-1)
+
+
+def received(q: Tensor, k: Tensor, kernel: str) -> Tensor:
+    """Received attention, in a fused kernel as the gradient of one channel by the values."""
+    if kernel == "by rows":
+        return received_attention(q, k, SCALE)[0]
+    v, up = torch.zeros_like(k).requires_grad_(), torch.zeros_like(q)
+    up[..., 0] = 1
+    with torch.enable_grad():
+        (grad,) = torch.autograd.grad(attention(q, k, kernel, v), v, up)
+    return grad[..., 0].float() / q.shape[-2]
+
+
+def kernels(device: str, images: int = IMAGES) -> list[dict[str, Any]]:
+    """Entropy, received and plain attention of one block by each kernel: time, memory, and the
     largest error beside float64 on one image. bfloat16 takes queries and keys as a model in
     bfloat16 has them."""
-    aten = torch.ops.aten
-    scale = 0.125
-
-    def efficient(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        mean, total, *_ = aten._scaled_dot_product_efficient_attention(
-            q, k, k, None, True, scale=scale
-        )
-        return mean, total[..., : q.shape[-2]]
-
-    def flash(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        mean, total, *_ = aten._scaled_dot_product_flash_attention(q, k, k, scale=scale)
-        return mean, total
-
-    def cudnn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        mean, total, *_ = aten._scaled_dot_product_cudnn_attention(q, k, k, None, True, scale=scale)
-        return mean, total
-
-    def entropy(fused: Callable, q: Tensor, k: Tensor) -> Tensor:
-        mean, total = fused(q, k)
-        return total.float().reshape(q.shape[:3]) - scale * (q.float() * mean.float()).sum(-1)
-
-    def gradient(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
-        """Received attention: the gradient of one channel of the output, by the values."""
-        v = torch.zeros_like(k).requires_grad_()
-        up = torch.zeros_like(q)
-        up[..., 0] = 1
-        with torch.enable_grad(), sdpa_kernel(backend):
-            out = F.scaled_dot_product_attention(q, k, v, scale=scale)
-            (grad,) = torch.autograd.grad(out, v, up)
-        return grad[..., 0].float() / q.shape[-2]
-
-    low, full, kinds = torch.bfloat16, torch.float32, SDPBackend
-    tasks: list[tuple[str, str, torch.dtype, Callable]] = [
-        ("entropy", "by rows", full, partial(entropy, partial(by_rows, scale=scale))),
-        ("entropy", "efficient", full, partial(entropy, efficient)),
-        ("entropy", "efficient", low, partial(entropy, efficient)),
-        ("entropy", "flash", low, partial(entropy, flash)),
-        ("entropy", "cudnn", low, partial(entropy, cudnn)),
-        ("received", "by rows", full, lambda q, k: received_attention(q, k, scale)[0]),
-        ("received", "efficient, gradient", full, partial(gradient, kinds.EFFICIENT_ATTENTION)),
-        ("received", "efficient, gradient", low, partial(gradient, kinds.EFFICIENT_ATTENTION)),
-        ("received", "flash, gradient", low, partial(gradient, kinds.FLASH_ATTENTION)),
-        ("received", "cudnn, gradient", low, partial(gradient, kinds.CUDNN_ATTENTION)),
-        ("plain attention", "efficient", full,
-         lambda q, k: sdpa(kinds.EFFICIENT_ATTENTION, q, k)),
-        ("plain attention", "flash", low, lambda q, k: sdpa(kinds.FLASH_ATTENTION, q, k)),
-        ("plain attention", "cudnn", low, lambda q, k: sdpa(kinds.CUDNN_ATTENTION, q, k)),
-    ]  # fmt: skip
-
-    def sdpa(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
-        with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, k, scale=scale)
-
     found = []
-    for shape, (heads, tokens) in HEADS.items():
+    for shape, run in itertools.product(HEADS, (entropy, received, attention)):
+        heads, tokens = HEADS[shape]
         torch.manual_seed(0)
         q, k = 1.5 * torch.randn(2, images, heads, tokens, 64, device=device)
-        q, k = q.to(low).float(), k.to(low).float()  # the same numbers for both precisions
-        p = (q[:1].double() @ k[:1].double().mT * scale).softmax(-1)
-        truth = {"entropy": -(p * p.clamp_min(1e-300).log()).sum(-1), "received": p.mean(-2)}
-        for what, kernel, dtype, run in tasks:
+        q, k = q.bfloat16().float(), k.bfloat16().float()  # the same numbers for both precisions
+        p = (q[:1].double() @ k[:1].double().mT * SCALE).softmax(-1)
+        truth = {entropy: -(p * p.clamp_min(1e-300).log()).sum(-1), received: p.mean(-2)}
+        for kernel, dtype in KERNELS:
             row: dict[str, Any] = {
                 "shape": shape, "images": images, "heads": heads, "tokens": tokens,
-                "measure": what, "kernel": kernel, "dtype": str(dtype).removeprefix("torch."),
+                "measure": run.__name__, "kernel": kernel,
+                "dtype": str(dtype).removeprefix("torch."),
             }  # fmt: skip
-            a, b = q.to(dtype), k.to(dtype)
+            call = partial(run, q.to(dtype), k.to(dtype), kernel)
             try:
                 with torch.no_grad():
-                    value = run(a, b)
-                    if device.type == "cuda":
-                        before = torch.cuda.memory_allocated(device) / 1e6
-                        row["mb"] = round(peak(partial(run, a, b), str(device)) - before, 1)
-                    times = [timed(partial(run, a, b), str(device)) for _ in range(12)][2:]
+                    value = call()
+                    row["mb"] = round(peak(call, device) - peak(lambda: None, device), 1)
+                    times = [timed(call, device) for _ in range(12)][2:]
                 row["ms"] = three(1e3 * statistics.median(times))
-                if what in truth:
-                    error = (value.view(images, heads, -1)[0] - truth[what][0]).abs().max().item()
-                    row["error"] = error if what == "entropy" else error * tokens
+                if run in truth:
+                    error = (value[0] - truth[run][0]).abs().max().item()
+                    row["error"] = error * tokens if run is received else error
             except Exception as error:
                 row["reason"] = f"{type(error).__name__}: {error}"
             found.append(row)
@@ -325,17 +303,15 @@ def kernels(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
 # ---- Reading photographs
 
 
-def decode(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
+def decode(device: str, images: int = IMAGES) -> list[dict[str, Any]]:
     """Photographs a second that come to the device as pixels, by the number of processes."""
-    backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
-    backbone.model.to(device)
+    backbone = load_backbone("vit_tiny_patch16_224", pretrained=False, device=device)
     found = []
     with tempfile.TemporaryDirectory() as folder:
         paths = []
-        for i, image in enumerate(load_images("photographs", 8)):
-            path = Path(folder, f"{i}.jpg")
-            image.resize(JPEG, Image.Resampling.BICUBIC).save(path, quality=90)
-            paths.append(str(path))
+        for i, file in enumerate(photographs()):
+            paths.append(Path(folder, f"{i}.jpg"))
+            paths[-1].write_bytes(file.getvalue())
         for workers in (1, 4, 8, 16):
             n = 4 * images * workers
             batches = partial(batches_of, backbone, (paths * n)[:n], 64, workers)
@@ -345,15 +321,15 @@ def decode(device: torch.device, images: int = IMAGES) -> list[dict[str, Any]]:
                     pixels.to(device, non_blocking=True)
 
             row = {"workers": workers, "images": n, "cores": os.cpu_count()}
-            row["first_batch_s"] = three(timed(lambda b=batches: next(b()), str(device)))
-            found.append(row | {"images_per_s": three(n / timed(read, str(device)))})
+            row["first_batch_s"] = three(timed(lambda b=batches: next(b()), device))
+            found.append(row | {"images_per_s": three(n / timed(read, device))})
     return found
 
 
 # ---- The same numbers as on a CPU
 
 
-def agree(device: torch.device) -> list[dict[str, Any]]:
+def agree(device: str) -> list[dict[str, Any]]:
     """For a model of each kind, in float32 and in bfloat16, the largest difference of each output
     from the CPU's in float32, over the largest value there.
     """
@@ -367,20 +343,21 @@ def agree(device: torch.device) -> list[dict[str, Any]]:
             keep.AttentionReceived("all"),
             keep.AttentionEntropy(),
             keep.FinalTokens(),
+            keep.Sinks(),
+            *[keep.ClsAttention("all", "all")] * bool(backbone.layout.cls),
         ]
-        reducers += [keep.Sinks(), *[keep.ClsAttention("all", "all")] * bool(backbone.layout.cls)]
         images, options = load_images("photographs", 8), {"batch_size": 4, "progress": False}
         expected = capture(backbone, images, reducers, device="cpu", **options)
         del expected["sink_value"]  # of the most attended token, which equal tokens may be
         for dtype in ("float32", "bfloat16"):
-            options |= {"device": str(device), "dtype": dtype, "workers": 2}
+            options |= {"device": device, "dtype": dtype, "workers": 2}
             outputs = capture(backbone, images, reducers, **options)
             deviations = {key: deviation(outputs[key], x) for key, x in expected.items()}
             found.append({"model": name, "dtype": dtype, "deviations": deviations})
     return found
 
 
-def notebooks(device: torch.device) -> list[dict[str, Any]]:
+def notebooks(device: str) -> list[dict[str, Any]]:
     """For each claim of the run `gpu` on the reference models: its verdict, and which numbers
     differ from those stored beside its notebook by more than a test allows."""
     project, found = Project(ROOT), []
@@ -407,16 +384,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()
-    device, origin, machine = torch.device(asked.device), provenance(ROOT), hardware(asked.device)
     torch._dynamo.config.recompile_limit = 64
+    about = machine(asked.device)
     if asked.part == "grid":
-        name, size, *batches = asked.model
-        found = grid(name, int(size), [int(batch) for batch in batches], device)
+        name, *sizes = asked.model
+        size, *batches = map(int, sizes)
+        found = grid(name, size, batches, asked.device)
     else:
-        found = PARTS[asked.part](device)
-    about = {key: machine[key] for key in ("device", "energy_kw")}
-    about["versions"] = {"torch": torch.__version__, "timm": timm.__version__}
-    about |= {key: origin[key] for key in ("git_revision", "git_dirty")}
+        found = PARTS[asked.part](asked.device)
     write_text(asked.json, json.dumps({**about, asked.part: found}, indent=1) + "\n")
 
 

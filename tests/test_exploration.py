@@ -56,12 +56,7 @@ def test_each_state_is_what_its_name_says(planted):
 
 def test_the_known_answer_is_judged_as_the_registry_expects():
     registry, images = load_registry(), load_images("scenes", 16, 4)
-    swept = thresholds(
-        "control-content",
-        images,
-        lambda id, *estimates: registry[id].verdict_on(*estimates),
-        multiples=(2.5, 3, 200),
-    )
+    swept = thresholds("control-content", images, registry, multiples=(2.5, 3, 200))
     assert {*swept["verdicts"]} == {*JUDGED}
     for id in ("nr1-artifacts", "nr2-model-size", "nr7-block-maps"):  # others ask for more images
         assert swept["verdicts"][id][1] == registry[id].expected["control-content"], id
