@@ -208,12 +208,9 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def runs():
+def runs(book):
     """run -> claim -> result, of this checkout."""
-    from helpers.book.book import published  # here, since it takes seconds to import
-
-    found = published(Project())
-    return {run: {id: one.data for id, one in own.items()} for run, own in found.items()}
+    return {run: {id: one.data for id, one in own.items()} for run, own in book.runs.items()}
 
 
 @pytest.fixture(scope="session")

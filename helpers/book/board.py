@@ -6,7 +6,7 @@ alone share a column. `_static/board.js` filters and sorts.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from helpers.book.book import KINDS, Book, standing
@@ -24,22 +24,13 @@ FIRST = {
     "all": ("refuted", "inconclusive", "supported", NOT_TESTED, "not applicable"),
     "any": ("supported", "inconclusive", "refuted", NOT_TESTED, "not applicable"),
 }
-# Why a verdict says little: the sign in its corner, and what it means.
+# The sign of a verdict that says little, and what it means.
 LITTLE = {
-    "ceiling": (
-        "1",
-        "The model is at a ceiling or a floor: it is right so often, or so seldom, that what the "
-        "claim asks for could not show.",
-    ),
-    "controls only": (
-        "2",
-        "Only synthetic reference models were measured, which this project constructs.",
-    ),
-    "control never positive": (
-        "3",
-        "Never seen to say yes on a synthetic model: the test found the claim to hold on none of "
-        "them, so a no may be the test's own.",
-    ),
+    "1": "The model is at a ceiling or a floor: it is right so often, or so seldom, that what the "
+    "claim asks for could not show.",
+    "2": "Only synthetic reference models were measured, which this project constructs.",
+    "3": "Never seen to say yes on a synthetic model: the test found the claim to hold on none of "
+    "them, so a no may be the test's own.",
 }
 
 
@@ -48,11 +39,6 @@ def column_of(model: str) -> str:
     controls one.
     """
     return CONTROLS if model.startswith(CONTROL) else SEED.sub("", model)
-
-
-def models_of(names: Iterable[str]) -> list[str]:
-    """The models behind these names as every page counts them: no controls, each training once."""
-    return distinct(column_of(name) for name in names if not name.startswith(CONTROL))
 
 
 def columns(found: Finding) -> dict[str, dict[str, str]]:
@@ -87,34 +73,32 @@ def deciding(found: Finding, models: Collection[str], verdict: str) -> Decision 
 
 
 def little(found: Finding, verdict: str, models: Collection[str], doubtful: bool) -> list[str]:
-    """Why a verdict on these models says little, by the keys of LITTLE."""
-    reasons = {
-        "ceiling": any(row.unseen for row in found.rows if row.model in models),
-        "controls only": {column_of(model) for model in models} == {CONTROLS},
-        "control never positive": verdict in NO_YES and doubtful,
-    }
-    return [key for key, is_so in reasons.items() if is_so]
+    """Why a verdict on these models says little, by the signs of LITTLE."""
+    reasons = (
+        any(row.unseen for row in found.rows if row.model in models),
+        {column_of(model) for model in models} == {CONTROLS},
+        verdict in NO_YES and doubtful,
+    )
+    return [sign for sign, is_so in zip(LITTLE, reasons, strict=True) if is_so]
 
 
 def entries(book: Book) -> dict[str, list[Finding]]:
-    """Claim -> what was published of it in runs that count; of a claim about controls and nothing
-    else, its calibration.
+    """Claim -> its results that count; of a claim about controls and nothing else, its
+    calibration.
     """
-    found = {}
-    for id, claim in book.registry.claims.items():
-        found[id] = [own[id] for own in book.counted.values() if id in own]
-        about_controls = id in book.controls and all(test.model for test in claim.criterion.tests)
-        if about_controls and not found[id]:
-            found[id] = [book.controls[id]]
+    found = {id: book.of(id) for id in book.registry.claims}
+    for id, control in book.controls.items():
+        if not found[id] and all(test.model for test in control.claim.criterion.tests):
+            found[id] = [control]
     return found
 
 
-def line(claim: Claim, own: list[Finding]) -> dict[str, Any]:
+def line(claim: Claim, own: Sequence[Finding]) -> dict[str, Any]:
     """A claim on the scoreboard: where it stands, the least distance of a deciding value from its
     margin, and the paper's checkpoints that profiles name and nobody ran, with the reason.
     """
     far = [found.rows[0].distance for found in own if found.deciders]
-    measured = [model for found in own for model in found.values]
+    measured = {model for found in own for model in found.result.by_model}
     reasons = {model: why for found in own for model, why in found.result.not_run.items()}
     lists = [x for own in claim.profiles.values() for x in own.values() if isinstance(x, list)]
     return {
@@ -130,16 +114,20 @@ def line(claim: Claim, own: list[Finding]) -> dict[str, Any]:
     }
 
 
-def board(book: Book, run: dict[str, Finding] | None = None, up: str = "") -> str:
-    """The table of all claims, or of a `run` alone, as a raw block of Markdown.
+def board(book: Book, run: Sequence[Finding] | None = None, up: str = "") -> str:
+    """The table of all claims, or of the results of a `run` alone, as a raw block of Markdown.
 
     `up` leads from the page to the folder `book/`.
     """
-    found = entries(book) if run is None else {id: [one] for id, one in run.items()}
+    found = entries(book) if run is None else {one.claim.id: [one] for one in run}
     lines = [line(book.registry[id], own) for id, own in found.items()]
     there = {one["claim"].paper for one in lines}
     papers = [paper for paper in book.registry.papers.values() if paper.id in there]
-    counts = Counter(column for own in found.values() for column in _columns(own))
+    counts = Counter(
+        column
+        for own in found.values()
+        for column in distinct(x for one in own for x in columns(one))
+    )
     models = sorted(counts, key=lambda column: (column == CONTROLS, -counts[column]))
     names = dict(zip(models, short_names(models), strict=True))
     if CONTROLS in names:
@@ -152,23 +140,8 @@ def board(book: Book, run: dict[str, Finding] | None = None, up: str = "") -> st
         "first": {"other": "another verdict", "same": "the same verdict"},
     }
     return render(
-        "board.html.j2",
-        papers=papers,
-        lines=lines,
-        names=names,
-        choices=choices,
-        up=up,
-        whole=run is None,
+        "board.html.j2", papers=papers, lines=lines, names=names, choices=choices, up=up,
+        whole=run is None, book=book, columns=columns, folded=folded,
+        deciding=deciding, little=little, LITTLE=LITTLE,
         again={id: book.repeated(id) if run is None else [] for id in found},
-        doubtful=book.doubtful,
-        columns=columns,
-        folded=folded,
-        deciding=deciding,
-        little=little,
-        LITTLE=LITTLE,
-    )
-
-
-def _columns(own: Iterable[Finding]) -> list[str]:
-    """The columns of several results, each once."""
-    return distinct(column for found in own for column in columns(found))
+    )  # fmt: skip

@@ -4,10 +4,10 @@ A claim counts once, by the stored verdicts on all but controls; no run counts t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from helpers.book.finding import Finding
 from helpers.claims import history
@@ -15,7 +15,6 @@ from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, DECIDED, SHOWN
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.registry import Registry
 from helpers.claims.result import Calibration, Result, read_result
 
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
@@ -24,7 +23,7 @@ ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as t
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
 # What refutes a claim: a test that its paper makes, or only tests that we added to it, or any test
 # of a question that is ours.
-PAPER, EXTENSION, OURS = "paper", "extension", "ours"
+REFUTED_BY = PAPER, EXTENSION, OURS = "paper", "extension", "ours"
 
 
 class Standing(NamedTuple):
@@ -33,18 +32,6 @@ class Standing(NamedTuple):
     verdict: str
     agreement: str = "not stated"
     refuted_by: str = ""
-
-
-class Counts(NamedTuple):
-    """How many claims stand how."""
-
-    claims: int
-    tested: int  # those of ANSWERED, of which `ours` are our own questions
-    ours: int
-    papers: int  # from which the others are
-    verdicts: Mapping[str, int]
-    agreements: Mapping[str, int]  # of what was tested
-    refuted_by: Mapping[str, int]
 
 
 class Book:
@@ -69,33 +56,38 @@ class Book:
         """
         run, ids = only or (None, project.with_notebook())
 
-        def is_shown(path: Path) -> bool:
-            return only is None or (path.parent.name == run and path.stem in ids)
+        def read(kind: str, paths: Iterable[Path]) -> Runs:
+            own = (path for path in paths if path.parent.name == run and path.stem in ids)
+            return _read(project, kind, own if only else paths)
 
-        runs = published(project, is_shown)
-        own = {}
-        for path in [] if stored else filter(is_shown, project.own_results()):
-            try:
-                _add(own, project, path, "own")
-            except (ValueError, KeyError, OSError) as error:  # such as a run that was ended
-                print(f"{path.relative_to(project.root)} is left out: {error}")
+        runs = read("runs", project.results())
+        own = {} if stored else read("own", project.own_results())
         return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids})
 
     def findings(self, id: str) -> list[Finding]:
         """The results of a claim: of the run with most claims first, a reader's own last."""
-        runs = [*_largest_first(self.runs), *_largest_first(self.own)]
-        return [own[id] for own in runs if id in own]
+        results = (
+            own
+            for runs in (self.runs, self.own)
+            for own in sorted(runs.values(), key=len, reverse=True)
+        )
+        return [own[id] for own in results if id in own]
 
     @cached_property
-    def counted(self) -> Runs:
-        """The published runs but those that repeat another one of them."""
+    def counted(self) -> list[Finding]:
+        """The published results, without those of runs that repeat another one of them."""
         repeats = self.registry.replicates
-        return {run: own for run, own in self.runs.items() if repeats.get(run) not in self.runs}
+        runs = (own for run, own in self.runs.items() if repeats.get(run) not in self.runs)
+        return [found for own in runs for found in own.values()]
+
+    def of(self, id: str) -> list[Finding]:
+        """The results of a claim that count, by the name of their run."""
+        return [found for found in self.counted if found.claim.id == id]
 
     def repeated(self, id: str) -> list[Finding]:
         """The results of a claim in runs that repeat another one of them."""
-        runs = (own for run, own in self.runs.items() if run not in self.counted)
-        return [own[id] for own in runs if id in own]
+        results = (own[id] for own in self.runs.values() if id in own)
+        return [found for found in results if found not in self.counted]
 
     @cached_property
     def calibration(self) -> dict[str, Calibration]:
@@ -112,13 +104,29 @@ class Book:
         }
 
     @cached_property
-    def counts(self) -> Counts:
-        """How many claims stand how."""
-        standings = {
-            id: standing(claim, [own[id].stored for own in self.counted.values() if id in own])
-            for id, claim in self.registry.claims.items()
+    def standings(self) -> dict[str, Standing]:
+        """Claim -> where it stands."""
+        claims = self.registry.claims.items()
+        return {id: standing(claim, [one.stored for one in self.of(id)]) for id, claim in claims}
+
+    @cached_property
+    def counts(self) -> dict[str, Any]:
+        """How many `claims` there are, how many were `tested`, how many of these are `ours`, from
+        how many `papers` the others are, and how often there is each of `verdicts`, and among the
+        tested each of `agreements` and `refuted_by`.
+        """
+        standings = self.standings
+        tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
+        papers = [self.registry[id].paper for id in tested if self.registry[id].source.bib]
+        return {
+            "claims": len(standings),
+            "tested": len(tested),
+            "ours": len(tested) - len(papers),
+            "papers": len(set(papers)),
+            "verdicts": Counter(one.verdict for one in standings.values()),
+            "agreements": Counter(one.agreement for one in tested.values()),
+            "refuted_by": Counter(one.refuted_by for one in tested.values() if one.refuted_by),
         }
-        return count(self.registry, standings)
 
     @cached_property
     def log(self) -> dict[str, list[history.Entry]]:
@@ -127,24 +135,22 @@ class Book:
         return {id: log[id] for id in self.registry.claims if id in log}
 
 
-def published(project: Project, is_shown: Callable[[Path], bool] = lambda path: True) -> Runs:
-    """What was published: every run but the controls, its claims in the registry's order."""
+def _read(project: Project, kind: str, paths: Iterable[Path]) -> Runs:
+    """Results but those on controls, by run, in the registry's order; what cannot be read is left
+    out where it is a reader's own.
+    """
     runs: Runs = {}
-    for path in filter(is_shown, project.results()):
-        if path.parent.name != CONTROLS:
-            try:
-                _add(runs, project, path, "runs")
-            except (ValueError, KeyError, OSError) as error:
+    for path in (path for path in paths if path.parent != project.runs / CONTROLS):
+        try:
+            notebook = read_notebook(path.with_suffix(".ipynb"))
+            found = Finding(project.registry[path.stem], read_result(path), notebook, kind, path)
+            runs.setdefault(path.parent.name, {})[path.stem] = found
+        except (ValueError, KeyError, OSError) as error:  # such as a run that was ended
+            if kind == "runs":
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
+            print(f"{path.relative_to(project.root)} is left out: {error}")
     order = project.registry.claims
     return {run: {id: own[id] for id in order if id in own} for run, own in runs.items()}
-
-
-def _add(runs: Runs, project: Project, path: Path, kind: str) -> None:
-    """Read one result with its notebook into `runs`."""
-    notebook = read_notebook(path.with_suffix(".ipynb"))
-    found = Finding(project.registry[path.stem], read_result(path), notebook, kind, path)
-    runs.setdefault(path.parent.name, {})[path.stem] = found
 
 
 def _on_controls(project: Project, id: str, stored: bool) -> Finding:
@@ -156,10 +162,6 @@ def _on_controls(project: Project, id: str, stored: bool) -> Finding:
         return Finding(project.registry[id], bundle(notebook), notebook, CONTROLS)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _largest_first(runs: Runs) -> Iterable[dict[str, Finding]]:
-    return sorted(runs.values(), key=len, reverse=True)
 
 
 # ---- How many claims stand how
@@ -183,23 +185,8 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
     answer = "mixed" if len(answers) > 1 else min(answers, default="not stated")
     by = {_refuted_by(one) for one in found if one.without_controls == "refuted"}
     # The test of a paper says more than one that we added.
-    first = min(by, key=(PAPER, EXTENSION, OURS).index, default="")
+    first = min(by, key=REFUTED_BY.index, default="")
     return Standing(together(one.without_controls for one in found), answer, first)
-
-
-def count(registry: Registry, standings: Mapping[str, Standing]) -> Counts:
-    """How many of the claims stand how, from claim -> where it stands."""
-    tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
-    papers = [registry[id].paper for id in tested if registry[id].source.bib]
-    return Counts(
-        len(standings),
-        len(tested),
-        len(tested) - len(papers),
-        len(set(papers)),
-        Counter(one.verdict for one in standings.values()),
-        Counter(one.agreement for one in tested.values()),
-        Counter(one.refuted_by for one in tested.values() if one.refuted_by),
-    )
 
 
 def _refuted_by(result: Result) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
 import nbformat
@@ -17,14 +17,14 @@ import yaml
 from matplotlib import pyplot as plt
 
 from helpers import figures
-from helpers.book import checkpoints, claim_page, downloads, explore, fragments
+from helpers.book import claim_page, downloads, explore, fragments
 from helpers.book.board import board
 from helpers.book.book import Book
+from helpers.book.checkpoints import PRESENCE
 from helpers.book.claim_page import NEIGHBOUR
 from helpers.book.finding import Finding
-from helpers.book.render import macro, render
+from helpers.book.render import macro, raw, render
 from helpers.book.template_values import TemplateValues, cards
-from helpers.claims.claim import Claim
 from helpers.claims.project import Project
 from helpers.claims.registry import CHECKOUT
 
@@ -58,20 +58,13 @@ def build(
     source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
-    commands = (
-        ["-c", JUPYTER_BOOK, "config", "sphinx", source],
-        ["-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new],
-    )
+    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new)
     with log.open("w", encoding="utf-8") as stream:
-        for command in commands:
-            done = subprocess.run(
-                [sys.executable, *command], stdout=stream, stderr=subprocess.STDOUT
-            )
-            if done.returncode:
-                said = re.search(r"\S+: (WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
-                raise RuntimeError(
-                    f"the book was not built, see {log}{f'; first {said[0]}' if said else ''}"
-                )
+        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), sphinx):
+            command = (sys.executable, *command)
+            if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
+                said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
+                raise RuntimeError("; ".join([f"the book was not built, see {log}", *said[:1]]))
     shutil.copytree(place / downloads.FOLDER, new / downloads.FOLDER)
     shutil.copytree(place / FORWARD, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
@@ -105,82 +98,65 @@ def assemble(
     downloads.write(data, book)
     values = TemplateValues(book)
     _write_claims(book, values, source)
-    for runs in (book.runs, book.own):
-        for own in runs.values():
-            _write_run(book, own, source / "book")
+    for run in (*book.runs.values(), *book.own.values()):
+        _write_run(book, [*run.values()], source / "book")
     if not only:
         _write_pages(book, values, contents, source / "book", data)
-    for old, new in _moved(book, contents).items():
+    # From the addresses that _toc.yml names, and of the pages that results once had.
+    moved = contents.get("meta", {}).get("moved", {})
+    for found in (found for run in book.runs.values() for found in run.values()):
+        id = found.claim.id
+        moved[f"book/runs/{found.run}/{id}"] = f"{CLAIMS}/{id}.html#{found.anchor}"
+    for old, new in moved.items():
         _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
-
-
-def _moved(book: Book, contents: Mapping) -> dict[str, str]:
-    """Old address -> new one: what _toc.yml says, and the pages that results once had."""
-    return contents.get("meta", {}).get("moved", {}) | {
-        f"book/runs/{run}/{id}": f"{CLAIMS}/{id}.html#{found.anchor}"
-        for run, own in book.runs.items()
-        for id, found in own.items()
-    }
 
 
 def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
     """The page of each claim, and of its notebook on the controls."""
     for id, claim in book.registry.claims.items():
         if id in book.controls:
-            notebook = book.controls[id].notebook
-            first = re.sub(r"\A# (?!Validation)", "# Validation: ", notebook.cells[0].source)
-            notebook.cells[0].source = first
+            cells = book.controls[id].notebook.cells
+            cells[0].source = re.sub(r"\A# (?!Validation)", "# Validation: ", cells[0].source)
             note = render("calibration_note.md.j2", claim=claim, shown=book.findings(id))
-            notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
+            cells.insert(1, nbformat.v4.new_markdown_cell(note))
             _write_notebook(book.controls[id], source / claim.notebook, up="../../")
-        readings = {one.place: _reading(one, values) for one in book.findings(id)}
+        readings = {}  # `{{ v('iou', 'vit_tiny_...') }}` in one is a value of its result
+        for found in book.findings(id):
+            path = found.path.with_suffix(".reading.md")
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                readings[found.place] = values.render(text, path.name, (found.run, id))
         text, pictures = claim_page.page(book, id, readings)
         _write(source / CLAIMS / f"{id}.md", text)
         for name, content in pictures.items():
-            (source / CLAIMS / name).write_bytes(content)
+            (source / CLAIMS / name).write_text(content, encoding="utf-8")
 
 
-def _reading(found: Finding, values: TemplateValues) -> str:
-    """The commentary on a result, '' where there is none, in which `{{ v('iou', 'vit_tiny_...') }}`
-    stands for that value of that model in this result.
-    """
-    path = found.path.with_suffix(".reading.md")
-    if not path.is_file():
-        return ""
-    place = (found.run, found.claim.id)
-    return values.render(path.read_text(encoding="utf-8"), path.name, place)
-
-
-def _write_run(book: Book, own: Mapping[str, Finding], folder: Path) -> None:
+def _write_run(book: Book, results: Sequence[Finding], folder: Path) -> None:
     """The page of a run, and its notebooks as they were executed; `folder` is `book/`."""
-    first = next(iter(own.values()))
+    first = results[0]
     up = "../" * (3 + first.place.count("/"))
+    revisions = [downloads.revision(one, " with local changes") or "unknown" for one in results]
     page = render(
-        "run_page.md.j2",
-        run=first.run,
-        is_own=first.kind == "own",
-        results=[found.stored for found in own.values()],
-        board=board(book, own, up="../../"),
-        origins=[found.data["provenance"] for found in own.values()],
-        revisions=[
-            downloads.revision(found, " with local changes") or "unknown" for found in own.values()
-        ],
-    )
+        "run_page.md.j2", first=first, results=results, revisions=revisions,
+        board=board(book, results, up="../../"),
+    )  # fmt: skip
     _write(folder / first.kind / first.run / "index.md", page)
-    for id, found in own.items():
+    for found in results:
         for cell in found.notebook.cells:  # a neighbour may have no result in this run
             if cell.cell_type == "markdown":
                 cell.source = NEIGHBOUR.sub(rf"]({up}{CLAIMS}/\1.md)", cell.source)
         head = render("notebook_first.md.j2", claim=found.claim, run=found.run, up=up)
         found.notebook.cells[0] = nbformat.v4.new_markdown_cell(head)
-        _write_notebook(found, folder / "notebooks" / found.place / f"{id}.ipynb", up)
+        target = folder / "notebooks" / found.place / f"{found.claim.id}.ipynb"
+        _write_notebook(found, target, up)
 
 
 def _write_notebook(found: Finding, target: Path, up: str) -> None:
     """Write the notebook of a result with the links to its files at its end."""
-    end = nbformat.v4.new_markdown_cell(downloads.links(found, up))
-    found.notebook.cells.append(end)
+    end = raw(macro("downloads", found, up))
+    found.notebook.cells.append(nbformat.v4.new_markdown_cell(end))
     for number, cell in enumerate(found.notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file
         # The same notebook stands in the book once for each run, and a label may be given once.
@@ -198,9 +174,8 @@ def _contents(book: Book, path: Path) -> dict:
     entries = [one for part in toc["parts"] for one in part["chapters"]]
     for entry in entries:  # which grows by what is below
         entries += entry.get("sections", [])
-        folder, id = PurePath(entry["file"]).with_suffix("").parts[-2:]
-        if (claim := book.registry.claims.get(id)) and folder == claim.source.folder:
-            listed.add(id)
+        if entry["file"].startswith("notebooks/"):
+            listed.add(id := PurePath(entry["file"]).name)
             entry |= _claim_entry(book, id)
     rest = [f"book/runs/{run}/index" for run in book.runs]
     rest += [f"{CLAIMS}/{id}" for id in book.registry.claims if id not in listed]
@@ -237,11 +212,14 @@ def _write_pages(
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(values.render(text, f"book/{path.name}"), encoding="utf-8")
     known = fragments.values(book)
-    downloads.write_table(downloads.tests(known["rows"], known["corrected"]), data / "tests.csv")
+    tests = downloads.tests(known["rows"], known["corrected"])
+    tests.to_csv(data / "tests.csv", **downloads.CSV)
     if known["census"]:
         with plt.rc_context(figures.STYLE):
             figure, ax = plt.subplots()
-            figures.size_prevalence(checkpoints.sizes(known["census"]), {}, ax)
+            rows = [row for row in known["census"] if not row["synthetic"]]
+            sizes = [(row["parameters"], row["values"][PRESENCE]) for row in rows]
+            figures.size_prevalence(sizes, {}, ax)
             path = folder / "_static" / "checkpoints.svg"
             figure.savefig(path, metadata={"Date": None, "Creator": None})
             plt.close(figure)
@@ -253,20 +231,14 @@ def _write_pages(
         "cards": cards(book.project.root / "book" / "cards.yml", values),
         "trained-models": card.partition("\n")[2].strip(),  # without its heading
     }
-    for page, claims in _pages_with_claims(book, contents):
-        name = f"claims-{PurePath(page).name}"
-        texts[name] = render("claims_list.html.j2", **known, claims=claims)
-    for name, text in texts.items():
-        _write(folder / "_generated" / f"{name}.md", text)
-
-
-def _pages_with_claims(book: Book, contents: Mapping) -> Iterator[tuple[str, list[Claim]]]:
-    """The chapters that have pages of claims below them, with these claims."""
     for chapter in (one for part in contents["parts"] for one in part["chapters"]):
         files = [PurePath(one["file"]) for one in chapter.get("sections", ())]
         claims = [book.registry[one.name] for one in files if one.parent == PurePath(CLAIMS)]
         if claims:
-            yield chapter["file"], claims
+            name = f"claims-{PurePath(chapter['file']).name}"
+            texts[name] = render("claims_list.html.j2", **known, claims=claims)
+    for name, text in texts.items():
+        _write(folder / "_generated" / f"{name}.md", text)
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,74 +2,57 @@
 verdicts, the paper beside ours, limits and the command; everything else is folded.
 """
 
-import base64
 import re
 import shlex
 from collections.abc import Mapping
 
 import yaml
-from nbformat import NotebookNode
 
-from helpers.book import downloads
 from helpers.book.book import Book
 from helpers.book.explore import PLACES
-from helpers.book.finding import SYNTHETIC, TRAINED, Finding, axes, group
+from helpers.book.finding import SYNTHETIC, TRAINED, Finding, group
 from helpers.book.render import render
 from helpers.claims import history
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL
 
 KEY = "key"  # tags the cell that draws the figure of the page
-# Kind of a picture -> how its file ends, and how a notebook holds it.
-PICTURES = {"image/svg+xml": ("svg", str.encode), "image/png": ("png", base64.b64decode)}
+SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
 NEIGHBOUR = re.compile(r"\]\(([\w-]+)(\.ipynb)?\)")  # a link to a notebook in the same folder
 # Parameters that name a model -> what a reader puts there.
 YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 
 
-def page(book: Book, id: str, readings: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
+def page(book: Book, id: str, readings: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The page of a claim in `book/claims/`, and its figures beside it: file -> content.
 
     `readings` are the commentaries on its results by their place.
     """
-    claim = book.registry[id]
-    tabs = [_tab(book, found) for found in book.findings(id)]
-    tabs.sort(key=lambda tab: tab["found"].models == SYNTHETIC)
-    for tab in tabs:
-        tab["reading"] = readings.get(tab["found"].place, "")
+    tabs = [_tab(found, readings.get(found.place, "")) for found in book.findings(id)]
     text = render(
-        "claim_page.md.j2",
-        claim=claim,
-        tabs=tabs,
-        controls=book.calibration.get(id, {}),
-        changes=history.rewritten(book.log.get(id, [])),
-        explore=PLACES.get(id),
-    )
-    pictures = [tab["picture"] for tab in tabs if tab["picture"]]
-    return text, {picture["name"]: picture["content"] for picture in pictures}
+        "claim_page.md.j2", book=book, claim=book.registry[id],
+        tabs=sorted(tabs, key=lambda tab: tab["found"].models == SYNTHETIC),
+        changes=history.rewritten(book.log.get(id, [])), explore=PLACES.get(id),
+    )  # fmt: skip
+    return text, {
+        tab["picture"]["name"]: tab["picture"]["content"] for tab in tabs if tab["picture"]
+    }
 
 
-def _tab(book: Book, found: Finding) -> dict:
+def _tab(found: Finding, reading: str) -> dict:
     """What the template of a tab is filled in from."""
-    claim, parameters = found.claim, found.data.get("parameters", {})
-    picture = key_picture(found.notebook)
-    name = f"{claim.id}.{found.anchor}.{picture['kind']}" if picture else ""
-    cells = (cell.source for cell in found.notebook.cells)
-    how_to_read = next((text for text in cells if text.startswith(HOW_TO_READ)), "")
+    parameters, cells = found.data.get("parameters", {}), found.notebook.cells
+    how = next((cell.source for cell in cells if cell.source.startswith(HOW_TO_READ)), "")
     return {
-        "label": found.models
-        + (" on other images" if found.run in book.registry.replicates else "")
-        + (f" (yours: {found.run})" if found.kind == "own" else ""),
         "found": found,
-        "axes": axes(found.rows),
-        "picture": picture and picture | {"name": name},
-        "command": rerun(claim, found.run, parameters),
-        "yours": yours(claim, found.run, parameters),
+        "picture": key_picture(found),
+        "command": rerun(found.claim, found.run, parameters),
+        "yours": yours(found.claim, found.run, parameters),
+        "reading": reading,
         # A notebook names its neighbours, whose claims have pages of their own here.
-        "how_to_read": NEIGHBOUR.sub(r"](\1.md)", how_to_read.removeprefix(HOW_TO_READ)).strip(),
+        "how_to_read": NEIGHBOUR.sub(r"](\1.md)", how.removeprefix(HOW_TO_READ)).strip(),
         "parameters": parameters,
-        "end": downloads.links(found, up="../../"),
     }
 
 
@@ -113,15 +96,15 @@ def _argument(value: object) -> str:
     return " ".join(str(value).split())
 
 
-def key_picture(notebook: NotebookNode) -> dict | None:
+def key_picture(found: Finding) -> dict | None:
     """The picture of the cell that is tagged `key`, else the first there is."""
-    for cell in sorted(notebook.cells, key=lambda cell: KEY not in cell.metadata.get("tags", ())):
-        for data in (output.get("data", {}) for output in cell.get("outputs", ())):
-            for mime in (mime for mime in PICTURES if mime in data):
-                about, (kind, read) = cell.metadata.get("mystnb", {}), PICTURES[mime]
+    for cell in sorted(found.notebook.cells, key=lambda x: KEY not in x.metadata.get("tags", ())):
+        for output in cell.get("outputs", ()):
+            if SVG in output.get("data", {}):
+                about = cell.metadata.get("mystnb", {})
                 return {
-                    "kind": kind,
-                    "content": read(data[mime]),
+                    "name": f"{found.claim.id}.{found.anchor}.svg",
+                    "content": output.data[SVG],
                     "alt": about.get("image", {}).get("alt", ""),
                     "caption": about.get("figure", {}).get("caption", ""),
                 }

@@ -15,81 +15,69 @@ import pandas as pd
 
 from helpers.book.book import Book, Runs
 from helpers.book.finding import Finding
-from helpers.book.render import counted, over, render
-from helpers.claims.criteria import OUTCOMES
+from helpers.book.render import counted, over
+from helpers.claims.criteria import INTERVAL, OUTCOMES
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import term
+from helpers.claims.result import IMAGES_SUFFIX
 from helpers.claims.statistics import Judgement
 from helpers.files import read_content
 
 FOLDER = "data"  # of the built book
 DICTIONARIES = ("values.dictionary.csv", "images.dictionary.csv")  # of book/_static
-COLUMNS = (
-    "run", "claim", "model", "dataset", "name", "label", "value", "low", "high", "n", "unit",
-    "verdict", "agreement", "n_of", "verdict_claim", "revision", "weights", "state", "over",
-    "trainings",
-)  # fmt: skip
+CSV = {"index": False, "lineterminator": "\r\n"}
+NUMBERS = (*INTERVAL, "n")
 
 
 def revision(found: Finding, mark: str) -> str | None:
     """The revision of the code that measured a result, with a `mark` where it had local changes."""
     origin = found.data.get("provenance", {})  # none of the calibration
-    changed = mark if origin.get("git_dirty") else ""
-    return origin and origin["git_revision"] and origin["git_revision"] + changed or None
+    name = origin.get("git_revision")
+    return name and name + (mark if origin["git_dirty"] else "")
 
 
 def values(runs: Runs) -> pd.DataFrame:
-    """A row by COLUMNS for every value of the results, in their order."""
+    """A row for every value of the results, in their order."""
     rows = []
-    for run, own in runs.items():
-        for id, found in own.items():
-            result = found.stored
-            weights = {source["name"]: source.get("weights_hash") for source in result.sources}
-            for value in result.values:
-                words = term(id, value.name)
-                rows.append((
-                    run, id, value.model, value.dataset, value.name, words.label, value.value,
-                    value.low, value.high, value.n, value.unit or words.unit,
-                    result.models.get(value.model), result.agreement.answer,
-                    counted(value, words), result.verdict, revision(found, "-dirty"),
-                    weights.get(value.model), result.state(value), over(value, words),
-                    " ".join(str(one) for one, *_ in value.trainings),
-                ))  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
-
-
-def names(table: pd.DataFrame) -> pd.DataFrame:
-    """What each name of each claim is: label, unit, and what a higher value means."""
-    found = table[["claim", "name", "label", "unit"]].drop_duplicates(["claim", "name"])
-    pairs = zip(found["claim"], found["name"], strict=True)
-    return found.assign(higher=[term(*pair).higher for pair in pairs])
+    for found in (found for own in runs.values() for found in own.values()):
+        claim, result = found.claim.id, found.stored
+        weights = {source["name"]: source.get("weights_hash") for source in result.sources}
+        about = {"verdict_claim": result.verdict, "revision": revision(found, "-dirty")}
+        for value in result.values:
+            words = term(claim, value.name)
+            rows.append({
+                "run": found.run, "claim": claim, "model": value.model, "dataset": value.dataset,
+                "name": value.name, "label": words.label,
+                **{part: getattr(value, part) for part in NUMBERS},
+                "unit": value.unit or words.unit, "verdict": result.models.get(value.model),
+                "agreement": result.agreement.answer, "n_of": counted(value, words), **about,
+                "weights": weights.get(value.model), "state": result.state(value),
+                "over": over(value, words),
+                "trainings": " ".join(str(one) for one, *_ in value.trainings),
+            })  # fmt: skip
+    return pd.DataFrame(rows, dtype=object)
 
 
 def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
     """A row for every test that was put to a model: its value, outcome, p-values, and what it could
     have decided; `corrected` has both corrected p-values of a test with one.
     """
-    found = []
-    for row in rows:
-        value, (bonferroni, hochberg) = row.value, corrected.get(row, (None, None))
-        holds_from, fails_from = row.thresholds or (None, None)
-        found.append({
+    none, p_values = (None, None), ["p", "bonferroni", "benjamini_hochberg"]
+    table = pd.DataFrame([
+        {
             "run": row.run, "claim": row.id, "model": row.model, "test": str(row.test),
-            "value": value and value.value, "low": value and value.low,
-            "high": value and value.high, "n": value and value.n,
-            "outcome": OUTCOMES[row.outcome],
-            "distance": row.distance, "p": _at_least(row.p), "bonferroni": _at_least(bonferroni),
-            "benjamini_hochberg": _at_least(hochberg), "effect": row.effect,
-            "holds_from": holds_from, "fails_from": fails_from, "n_decides": row.images_needed,
-            "verdict": row.verdict,
-        })  # fmt: skip
-    whole = {"n": "Int64", "n_decides": "Int64"}
-    return pd.DataFrame(found).astype(whole) if found else pd.DataFrame()
-
-
-def _at_least(p: float | None) -> float | None:
-    """A p-value, none below 1e-9: an interval says nothing of tails."""
-    return p if p is None else max(p, 1e-9)
+            **{part: getattr(row.value, part, None) for part in NUMBERS},
+            "outcome": OUTCOMES[row.outcome], "distance": row.distance,
+            **dict(zip(p_values, (row.p, *corrected.get(row, none)), strict=True)),
+            "effect": row.effect,
+            **dict(zip(("holds_from", "fails_from"), row.thresholds or none, strict=True)),
+            "n_decides": row.images_needed, "verdict": row.verdict,
+        }
+        for row in rows
+    ])  # fmt: skip
+    if rows:  # an interval says nothing of tails
+        table[p_values] = table[p_values].astype(float).clip(lower=1e-9)
+    return table.astype({"n": "Int64", "n_decides": "Int64"}) if rows else table
 
 
 def write(target: Path, book: Book) -> None:
@@ -98,27 +86,24 @@ def write(target: Path, book: Book) -> None:
     """
     target.mkdir(parents=True, exist_ok=True)
     table = values({**book.runs, CONTROLS: book.controls})
-    write_table(table, target / "values.csv")
-    write_table(names(table), target / "values.names.csv")
+    table.to_csv(target / "values.csv", **CSV)
+    names = table[["claim", "name", "label", "unit"]].drop_duplicates(["claim", "name"])
+    higher = [term(row.claim, row.name).higher for row in names.itertuples()]
+    names.assign(higher=higher).to_csv(target / "values.names.csv", **CSV)
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
-    for own in (*book.runs.values(), *book.own.values()):
-        for id, found in own.items():
-            (place := target / found.place).mkdir(parents=True, exist_ok=True)
-            for suffix in filter(None, (".json", found.images)):
-                shutil.copy(found.path.with_suffix(suffix), place)
-            notebook = read_content(found.path.with_suffix(".ipynb"))
-            (place / f"{id}.ipynb").write_bytes(notebook)
+    for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):
+        (place := target / found.place).mkdir(parents=True, exist_ok=True)
+        for suffix in (".json", IMAGES_SUFFIX):
+            if (file := found.path.with_suffix(suffix)).is_file():
+                shutil.copy(file, place)
+        notebook = read_content(found.path.with_suffix(".ipynb"))
+        (place / f"{found.claim.id}.ipynb").write_bytes(notebook)
     (place := target / CONTROLS).mkdir()
     for id, found in book.controls.items():
         text = json.dumps(found.data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         (place / f"{id}.json").write_text(text, encoding="utf-8")
         nbformat.write(found.notebook, place / f"{id}.ipynb")
-
-
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a CSV."""
-    table.to_csv(path, index=False, lineterminator="\r\n")
 
 
 def notebook_of(page: str) -> str | None:
@@ -129,10 +114,3 @@ def notebook_of(page: str) -> str | None:
         case ["book", "notebooks", *place, id]:
             return f"{FOLDER}/{'/'.join(place)}/{id}.ipynb"
     return None
-
-
-def links(found: Finding, up: str) -> str:
-    """What ends the page of a result, as Markdown: its files; `up` leads to the book's root."""
-    file = f"{up}{FOLDER}/{found.place}/{found.claim.id}"
-    values = f"{up}{FOLDER}/values.csv"
-    return render("downloads.html.j2", file=file, values=values, images=found.images)

@@ -58,8 +58,9 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     found = {}
     for kind, values in (("patches", patches), ("thresholds", thresholds)):
         if files := sorted((root / "book" / "explore").glob(f"{kind}-*.json")):
-            name, of = f"explore-{kind}", values([*map(read, files)])
-            found[name] = render(f"{name}.html.j2", **of, registry=registry)
+            known, name = values([*map(read, files)]), f"explore-{kind}"
+            names = short_names([one["model"] for one in known["models"]])
+            found[name] = render(f"{name}.html.j2", **known, names=names, registry=registry)
     return found
 
 
@@ -78,6 +79,7 @@ def patches(models: Sequence[Mapping]) -> dict:
     counts = np.array(first["outliers"])[0, 0]
     block = int((counts > 0).argmax()) if counts.any() else len(counts) - 1
     shown = norms[0][0, 0, block]
+    over = np.flatnonzero(shown > 3 * first["medians"][0][block])
     fields = ("grid", "states", "medians", "outliers", "norms", "attention")
     data = {
         "scales": {
@@ -92,8 +94,9 @@ def patches(models: Sequence[Mapping]) -> dict:
             for one, own in zip(models, norms, strict=True)
         ],
     }
-    over = np.flatnonzero(shown > 3 * first["medians"][0][block])
-    return _common(models, data) | {
+    return {
+        "models": models,
+        "data": data,
         "states": STATES,
         "block": block,
         "largest": norms[0][:, 0].max(-1),
@@ -101,33 +104,24 @@ def patches(models: Sequence[Mapping]) -> dict:
     }
 
 
-def _common(models: Sequence[Mapping], data: Mapping) -> dict:
-    names = short_names([one["model"] for one in models])
-    return {"first": models[0], "models": models, "names": names, "data": data}
-
-
 def _scale(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
     """The ends of a logarithmic scale: all but the lowest hundredth of what is positive."""
-    values = np.concatenate([array.ravel() for array in arrays])
-    positive = values[values > 0]
-    return float(f"{np.quantile(positive, 0.01):.2g}"), float(f"{positive.max():.3g}")
+    values = np.concatenate([array[array > 0] for array in arrays])
+    return float(f"{np.quantile(values, 0.01):.2g}"), float(f"{values.max():.3g}")
 
 
 def _largest(one: Mapping, norms: np.ndarray) -> list[list[list[str]]]:
     """By photograph and block: the median norm, and the largest in each of STATES, in print."""
-    largest = dict(zip(one["states"], norms.max(-1).tolist(), strict=True))
-    columns = [one["medians"], *(largest.get(state) for state in STATES)]
-    return [
-        [
-            ["–" if own is None else f"{own[photograph][block]:.1f}" for own in columns]
-            for block in range(len(row))
-        ]
-        for photograph, row in enumerate(one["medians"])
-    ]
+    columns = np.full((1 + len(STATES), *norms.shape[1:3]), np.nan)
+    columns[0] = one["medians"]
+    for state, largest in zip(one["states"], norms.max(-1), strict=True):
+        columns[1 + list(STATES).index(state)] = largest
+    printed = np.where(np.isnan(columns), "–", np.char.mod("%.1f", columns))
+    return np.moveaxis(printed, 0, -1).tolist()
 
 
 def thresholds(models: Sequence[Mapping]) -> dict:
-    """Template values: which patches a threshold takes, what is measured of them, and verdicts.
+    """Which patches a threshold takes, what is measured of them, and verdicts.
 
     The model with most outliers at the default comes first.
     """
@@ -153,16 +147,16 @@ def thresholds(models: Sequence[Mapping]) -> dict:
             for one in models
         ],
     }
-    unchanged = [models[0]["multiples"][i] for i in _unchanged(models[0], at)]
-    return _common(models, data) | {"labels": [*words.values()], "at": at, "unchanged": unchanged}
-
-
-def _unchanged(one: Mapping, at: int) -> tuple[int, int]:
-    """The first and the last threshold between which every verdict is that at `at`."""
-    verdicts = list(zip(*one["verdicts"].values(), strict=True))
-    others = [i for i, row in enumerate(verdicts) if row != verdicts[at]]
-    low = max((i + 1 for i in others if i < at), default=0)
-    return low, min((i - 1 for i in others if i > at), default=len(verdicts) - 1)
+    # The thresholds around the default between which every verdict stays.
+    verdicts = [*zip(*models[0]["verdicts"].values(), strict=True)]
+    low = high = at
+    while low > 0 and verdicts[low - 1] == verdicts[at]:
+        low -= 1
+    while high + 1 < len(verdicts) and verdicts[high + 1] == verdicts[at]:
+        high += 1
+    unchanged = [models[0]["multiples"][i] for i in (low, high)]
+    labels = [*words.values()]
+    return {"models": models, "data": data, "labels": labels, "at": at, "unchanged": unchanged}
 
 
 def _marks(one: Mapping) -> list[tuple[str, float]]:

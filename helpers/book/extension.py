@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import escape
 from sphinx.application import Sphinx
-from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 from helpers.book.downloads import notebook_of
@@ -26,17 +25,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name in PARALLEL:
         if name in app.extensions:
             vars(app.extensions[name]).update(parallel)
-    app.setup_extension("sphinx.ext.autodoc")
+    app.config.html_search_scorer = str(SCORER)  # claims come first
     app.connect("autodoc-skip-member", _skip)
-    app.connect("config-inited", _search)
     app.connect("env-updated", _searched)
     app.connect("html-page-context", _page, priority=900)
     return parallel
-
-
-def _search(app: Sphinx, config: Config) -> None:
-    """Let the search put claims first."""
-    config.html_search_scorer = config.html_search_scorer or str(SCORER)
 
 
 def _searched(app: Sphinx, env: BuildEnvironment) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.book.render import SHARE, axis
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
-from helpers.claims.result import IMAGES_SUFFIX, REGISTER, Result
+from helpers.claims.result import REGISTER, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_name, short_names
 
@@ -68,7 +67,7 @@ class Finding:
         path: of its `<id>.json`, where it has one.
         stored: as it was judged then; `first` by the criterion that was written first.
         result: as today's criterion judges the same values; `stored` where that is the same.
-        values: model -> name -> value; names: model -> how pages call it.
+        names: model -> how pages call it.
         lacking: the tests of what the whole needs that hold on no measured model, where all that
             was tested is the half of the statement on other models.
         rows: every test that was put to a model: what decided first, models not concerned last.
@@ -92,17 +91,15 @@ class Finding:
         self.run = data.get("run", CONTROLS)
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
-        self.marks = ["after the fact"] if data.get("after_the_fact") else []
         self.result = self.stored.today or self.stored
-        self.values = self.result.by_model
-        models = list(dict.fromkeys([*self.values, *self.result.not_run]))
+        values = self.result.by_model
+        models = list(dict.fromkeys([*values, *self.result.not_run]))
         self.names = dict(zip(models, short_names(models), strict=True))
         self.names |= {x: f"{self.names[x]} {REGISTER}" for x in self.result.edited}
         self.reported = _reported(claim, self.result)
         whole = self.result.shown[""]
-        self.lacking = claim.criterion.lacking(self.values) if whole == NOT_TESTED else []
-        models = self.result.models
-        rows = (row for model in models for row in self._rows(model, self.result.shown[model]))
+        self.lacking = claim.criterion.lacking(values) if whole == NOT_TESTED else []
+        rows = (row for model in self.result.models for row in self._rows(model))
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
         own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
@@ -115,12 +112,6 @@ class Finding:
         return f"own/{self.run}" if self.kind == "own" else self.run
 
     @property
-    def images(self) -> str:
-        """How the name of the file with the numbers of its images ends; '' where it has none."""
-        is_there = self.path and self.path.with_suffix(IMAGES_SUFFIX).is_file()
-        return IMAGES_SUFFIX if is_there else ""
-
-    @property
     def anchor(self) -> str:
         """What an address of the claim's page ends with after `#`, to open its tab."""
         return self.place.replace("/", "-")
@@ -128,29 +119,31 @@ class Finding:
     @property
     def models(self) -> str:
         """The models that it is about in a few words, each kind of TRAINED once."""
-        kinds = map(group, self.tested or ([] if self.values else self.result.not_run))
+        measured = self.result.by_model
+        kinds = map(group, self.tested or ([] if measured else self.result.not_run))
         edited = {x: self.names[x] for x in self.result.edited}
         names = [TRAINED[x][0] if x in TRAINED else edited.get(x, short_name(x)) for x in kinds]
         names = list(dict.fromkeys(names)) or [SYNTHETIC]
         more = f" and {len(names) - NAMED} more" if names[NAMED:] else ""
         return ", ".join(names[:NAMED]) + more
 
-    def _rows(self, model: str, verdict: str) -> Iterator[Decision]:
-        """The tests that are put to a model with this verdict."""
-        criterion, whole, values = self.claim.criterion, self.result.shown[""], self.values[model]
+    def _rows(self, model: str) -> Iterator[Decision]:
+        """The tests that are put to a model."""
+        criterion, shown = self.claim.criterion, self.result.shown
+        values = self.result.by_model[model]
         _, role, decisive = criterion.decisive(model, values)
+        forced = decisive if shown[model] == shown[""] != NOT_TESTED else []
         tests = decisive if role == "applies" else criterion.tests
-        decides = verdict == whole != NOT_TESTED
-        put = [(test, verdict, decides and test in decisive, role) for test in tests]
-        if verdict == NOT_TESTED:
-            put += [(test, verdict, verdict == whole, "needs") for test in self.lacking]
-        for test, verdict, decides, role in put:
-            name = test.value.removesuffix("_seeds")
-            figures = [one for one in self.reported if one["ours"] == name]
-            figures = [one for one in figures if one["checkpoint"] == model] or figures
-            judged = (self.claim.id, self.run, model, test, values.get(test.value), verdict)
+        put = [(test, test in forced, role) for test in tests]
+        if shown[model] == NOT_TESTED:
+            put += [(test, True, "needs") for test in self.lacking]
+        for test, decides, role in put:
             if test.concerns(model):
-                about, base = (decides, role, figures, self.names[model]), values.get(test.baseline)
+                name, base = test.value.removesuffix("_seeds"), values.get(test.baseline)
+                figures = [one for one in self.reported if one["ours"] == name]
+                figures = [one for one in figures if one["checkpoint"] == model] or figures
+                judged = (self.claim.id, self.run, model, test, values.get(test.value))
+                about = (shown[model], decides, role, figures, self.names[model])
                 yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
@@ -160,33 +153,6 @@ class Finding:
         return aside, not row.decides, sign * row.clearness if sign else 0
 
 
-def axes(rows: Sequence[Decision]) -> dict[str, tuple[float, float]]:
-    """Value -> the ends of the axis that the bars of its tests have."""
-    found: dict[str, list[Decision]] = {}
-    for row in rows:
-        found.setdefault(row.test.value, []).append(row)
-    return {
-        name: axis(
-            [row.value for row in own],
-            [number for row in own for number in (row.test.margin, *row.numbers)],
-            own[0].term.unit,
-        )
-        for name, own in found.items()
-    }
-
-
-def shared_axes(ones: Sequence) -> list[tuple[float, float]]:
-    """The ends of the axis of each comparison's bar: one for each unit, or value without a unit."""
-    kinds = [SHARE if one.term.unit.startswith(SHARE) else one.term.unit for one in ones]
-    kinds = [kind or one.value.name for kind, one in zip(kinds, ones, strict=True)]
-
-    def alike(kind: str) -> tuple[float, float]:
-        own = [one for one, other in zip(ones, kinds, strict=True) if other == kind]
-        return axis([one.value for one in own], [one.number for one in own], kind)
-
-    return [*map(alike, kinds)]
-
-
 def _reported(claim: Claim, result: Result) -> list[dict]:
     """The paper's figures: as the registry has them, `checkpoint`, `ours` (the name of our value),
     `text` (as printed), `numbers` (in our unit), and `beside`, our values or why there is none.
@@ -194,13 +160,14 @@ def _reported(claim: Claim, result: Result) -> list[dict]:
     figures = []
     for row in claim.reported:
         figure = {"ours": row["name"], "note": "", "without": "", **row}
-        figure["checkpoint"] = claim.source.models.get(row["model"], "")
         printed = row.get("range") or ([row["value"]] if "value" in row else [])
         text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
-        figure["text"] = f"{text} {row['unit']}".strip()
-        figure["numbers"] = [SCALES.get(row["unit"], 1.0) * x for x in printed]
+        model = claim.source.models.get(row["model"], "")
         ours = [value for value in result.values if value.name == figure["ours"]]
-        same = [value for value in ours if value.model == figure["checkpoint"]]
-        figure["beside"] = figure["without"] or same or ours
-        figures.append(figure)
+        same = [value for value in ours if value.model == model]
+        figures.append({
+            **figure, "checkpoint": model, "text": f"{text} {row['unit']}".strip(),
+            "numbers": [SCALES.get(row["unit"], 1.0) * x for x in printed],
+            "beside": figure["without"] or same or ours,
+        })  # fmt: skip
     return figures

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from helpers.book import checkpoints
-from helpers.book.board import deciding, models_of
-from helpers.book.book import KINDS, Book, together
+from helpers.book.board import column_of, deciding
+from helpers.book.book import DIFFERS, KINDS, Book, together
 from helpers.book.finding import TRAINED, Decision, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
@@ -22,14 +22,13 @@ from helpers.claims.claim import ANSWERS, Claim
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
+from helpers.claims.result import Result
 from helpers.claims.statistics import Judgement
 
-NEAR = 1.5  # half-widths from its margin within which a test is listed
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
 
 WIDTH, EDGE = 300, 8  # of a row's drawing in pixels, and what is left free at its ends
 LAST = 300  # the distance at the ends of the axis; what is beyond is drawn there
-TICKS = (-100, -10, -1, 0, 1, 10, 100)
 
 
 def fragments(known: Mapping) -> dict[str, str]:
@@ -40,28 +39,12 @@ def fragments(known: Mapping) -> dict[str, str]:
 
 def values(book: Book) -> dict[str, Any]:
     """What the templates of fragments are filled in from."""
-    moved = [
-        (found, next(iter(book.repeated(id)), None))
-        for own in book.counted.values()
-        for id, found in own.items()
-        if found.first != found.stored.verdict
-    ]
     return {
-        "registry": book.registry,
-        "runs": book.runs,
-        "counts": book.counts,
-        "doubtful": book.doubtful,
-        "calibration": book.calibration,
-        "found": {
-            id: {run: own[id] for run, own in book.counted.items() if id in own}
-            for id in book.registry.claims
-        },
-        "log": book.log,
+        "book": book,
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],
-        "moved_verdicts": moved,
+        "moved_verdicts": [one for one in book.counted if one.first != one.stored.verdict],
         "strip": strip(book),
         "forest": forest(book),
-        "forest_ticks": TICKS,
         "forest_at": place,
         "ANSWERS": ANSWERS,
         "KINDS": KINDS,
@@ -71,45 +54,36 @@ def values(book: Book) -> dict[str, Any]:
         "rewritten": history.rewritten,
         "rounded": rounded,
         **checkpoints.values(book.project.root),
-        **_shared(book),
-        **_tests(book),
+        **_statistics(book),
     }
 
 
 # ---- Where claims stand
 
 
-def _judged(book: Book) -> list[tuple[str, str, str, str]]:
-    """Run, claim, model and what is shown of it, for each verdict on a model that is no control;
-    those on models that were trained here last.
-    """
-    found = [
-        (run, id, model, one.stored.shown[model])
-        for run, own in book.counted.items()
-        for id, one in own.items()
-        for model in one.stored.models
-        if not model.startswith(CONTROL)
-    ]
-    return sorted(found, key=lambda row: group(row[2]) in TRAINED)
-
-
 def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]]:
     """Model, or kind of models that were trained here -> each claim that it was judged on, the
     verdict, the first run with it, and the test that gave it to the first such model.
     """
-    # Group -> claim -> verdict -> first run and model.
-    groups: dict[str, dict[str, dict[str, tuple[str, str]]]] = {}
-    for run, id, model, verdict in _judged(book):
-        groups.setdefault(group(model), {}).setdefault(id, {}).setdefault(verdict, (run, model))
-    rows = {}
+    groups: dict[str, dict[str, list[tuple[str, Finding, str]]]] = {}
+    for found, model in _judged(book):
+        claims = groups.setdefault(group(model), {})
+        claims.setdefault(found.claim.id, []).append((found.stored.shown[model], found, model))
+    rows = {name: [] for name in groups}
     for name, claims in groups.items():
-        rows[name] = []
-        for id in (id for id in book.registry.claims if id in claims):
-            verdict = together(claims[id])
-            run, model = claims[id].get(verdict) or next(iter(claims[id].values()))
-            test = deciding(book.runs[run][id], [model], verdict)
-            rows[name].append((book.registry[id], verdict, run, test))
+        for id in sorted(claims, key=[*book.registry.claims].index):
+            verdict = together(said for said, *_ in claims[id])
+            found, model = next(one for said, *one in claims[id] if verdict in (said, DIFFERS))
+            test = deciding(found, [model], verdict)
+            rows[name].append((found.claim, verdict, found.run, test))
     return rows
+
+
+def _judged(book: Book) -> list[tuple[Finding, str]]:
+    """Each result and model, of those that are no controls; models that were trained here last."""
+    every = [(found, model) for found in book.counted for model in found.stored.models]
+    every = [one for one in every if not one[1].startswith(CONTROL)]
+    return sorted(every, key=lambda one: group(one[1]) in TRAINED)
 
 
 # ---- All claims in one figure: how far the value that decided each one lies from its margin
@@ -118,56 +92,35 @@ def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]
 # axis is linear up to 1 and logarithmic beyond. To the right the test holds.
 
 
-class Row(NamedTuple):
-    """A claim in the figure."""
-
-    found: Finding
-    test: Decision | None  # that decided it
-    distance: tuple[float, float, float] | None = None  # of value and interval from the margin
-    reported: tuple[float, ...] = ()  # the same of the paper's figures
-
-    @property
-    def says(self) -> str:
-        """Where the mark is, in words."""
-        if self.distance is None:
-            return "the deciding value has no interval"
-        value = self.distance[0]
-        side = "where the test holds" if value > 0 else "where it fails"
-        beyond = "more than " if abs(value) > LAST else ""
-        return f"{beyond}{min(abs(value), LAST):.3g} half-intervals from the margin, {side}"
-
-
-def forest(book: Book) -> list[Row]:
+def forest(book: Book) -> list[dict[str, Any]]:
     """One row for each claim that was measured, the furthest on the passing side first.
 
     Of its runs, the one with most claims in which a value with an interval decided it on a model
     that is no control.
     """
     rows = []
-    runs = sorted(book.counted.values(), key=len, reverse=True)
     for id in book.registry.claims:
-        found = [_row(own[id]) for own in runs if id in own]
-        rows += sorted(found, key=lambda row: row.distance is None)[:1]
-    return sorted(rows, key=lambda row: -row.distance[0] if row.distance else math.inf)
+        counted = book.of(id)
+        found = [_row(one) for one in book.findings(id) if one in counted]
+        rows += sorted(found, key=lambda row: not row["distance"])[:1]
+    return sorted(rows, key=lambda row: -row["distance"][0] if row["distance"] else math.inf)
 
 
-def _row(found: Finding) -> Row:
-    test = next((row for row in found.rows if row.decides and row.role != "needs"), None)
-    if test is None or test.model.startswith(CONTROL) or not (unit := _half(test)):
-        return Row(found, test)
-    sign = 1 if test.test.op.startswith(">") else -1
-    value, margin = test.value, test.test.margin
-    ends = sorted(sign * (end - margin) / unit for end in value.ends)
-    reported = tuple(sign * (number - margin) / unit for number in test.numbers)
-    return Row(found, test, (sign * (value.value - margin) / unit, *ends), reported)
-
-
-def _half(test: Decision) -> float | None:
-    """The half of the interval that points to the margin; None without an interval."""
-    value = test.value
-    if value is None or not value.is_bounded:
-        return None
-    return value.value - value.low if value.value > test.test.margin else value.high - value.value
+def _row(found: Finding) -> dict[str, Any]:
+    """A result, the test that decided it, and how far from the margin value and interval, and the
+    figures that the paper reports, lie: none without an interval.
+    """
+    row = next((row for row in found.rows if row.decides and row.role != "needs"), None)
+    drawn = {"found": found, "test": row, "distance": (), "reported": ()}
+    if row and row.value and row.value.is_bounded and not row.model.startswith(CONTROL):
+        value, margin = row.value, row.test.margin
+        towards = value.low if value.value > margin else value.high
+        if unit := abs(value.value - towards):
+            unit *= 1 if row.test.op.startswith(">") else -1
+            ends = sorted((end - margin) / unit for end in value.ends)
+            drawn["distance"] = ((value.value - margin) / unit, *ends)
+            drawn["reported"] = [(number - margin) / unit for number in row.numbers]
+    return drawn
 
 
 def place(distance: float) -> float:
@@ -208,30 +161,33 @@ def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 # ---- Statistics
 
 
-def _tests(book: Book) -> dict[str, Any]:
-    """Every test with its p-value, and what corrections for their number change."""
-    results = {
-        run: {id: found.result for id, found in own.items()} for run, own in book.counted.items()
-    }
+def _statistics(book: Book) -> dict[str, Any]:
+    """Every test with its p-value, what corrections for their number change, which models were
+    measured, and which checkpoints and images verdicts share.
+    """
+    results: dict[str, dict[str, Result]] = {}
+    for found in book.counted:
+        results.setdefault(found.run, {})[found.claim.id] = found.result
     rows = statistics.judgements(results)
+    shared = statistics.shared([found.stored for found in book.counted])
     known = [row for row in rows if row.p is not None]
     p_values = [row.p for row in known]
     levels = statistics.levels(p_values)
     judged = {
-        (run, id): {"": result}
-        | {name: statistics.rejudged(result, level) for name, level in levels.items()}
-        for run, own in results.items()
-        for id, result in own.items()
+        (found.run, found.claim.id): {"": found.result}
+        | {name: statistics.rejudged(found.result, level) for name, level in levels.items()}
+        for found in book.counted
     }
-    corrected = zip(*statistics.corrected(p_values), strict=True)
+    models = list(dict.fromkeys(model for _, model in _judged(book)))
+    papers = {name for paper in book.registry.papers.values() for name in paper.models.values()}
+    trained = Counter(map(group, dict.fromkeys(map(column_of, models))))
+    sizes = {x["name"]: x.get("parameters") for one in book.counted for x in one.stored.sources}
     return {
         "rows": rows,
         "known": known,
-        # What one more look at the numbers might change, and what they did not decide.
-        "near": [row for row in known if row.distance < NEAR],
-        "undecided": [row for row in known if row.outcome is None],
-        "outcomes": Counter(row.outcome for row in rows),
-        "corrected": dict(zip(known, corrected, strict=True)),
+        "corrected": dict(
+            zip(known, zip(*statistics.corrected(p_values), strict=True), strict=True)
+        ),
         "alpha": statistics.ALPHA,
         "levels": levels,
         "judged": judged,
@@ -239,19 +195,6 @@ def _tests(book: Book) -> dict[str, Any]:
             name: sum(own[name].verdict != own[""].verdict for own in judged.values())
             for name in levels
         },
-    }
-
-
-def _shared(book: Book) -> dict[str, Any]:
-    """Which models were measured, and which checkpoints and images verdicts share."""
-    every = [one.stored for own in book.counted.values() for one in own.values()]
-    found = statistics.shared(every)
-    models = list(dict.fromkeys(model for _, _, model, _ in _judged(book)))
-    papers = {name for paper in book.registry.papers.values() for name in paper.models.values()}
-    trained = Counter(map(group, models_of(models)))
-    sizes = {x["name"]: x.get("parameters") for one in every for x in one.sources}
-    alone = sorted(found.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True)
-    return {
         "models": models,
         "parameters": max(filter(None, map(sizes.get, models)), default=None),
         "of_papers": len(papers.intersection(models)),
@@ -259,11 +202,13 @@ def _shared(book: Book) -> dict[str, Any]:
         "trained": [
             f"{trained[kind]} {words}" for kind, (_, words) in TRAINED.items() if trained[kind]
         ],
-        "decided": len(found.decided),
-        "checkpoints": alone,
-        "images": sorted(found.images.items(), key=lambda one: len(one[1]), reverse=True),
-        "lists": found.lists,
-        "largest": max(found.lists, key=lambda one: len(one[2]), default=None),
+        "decided": len(shared.decided),
+        "checkpoints": sorted(
+            shared.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
+        ),
+        "images": sorted(shared.images.items(), key=lambda one: len(one[1]), reverse=True),
+        "lists": shared.lists,
+        "largest": max(shared.lists, key=lambda one: len(one[2]), default=None),
     }
 
 

@@ -146,11 +146,8 @@ def axis(
     values: Iterable[Value | None], marks: Iterable[float], unit: str = ""
 ) -> tuple[float, float]:
     """The ends of an axis for bars of these values and marks; 0 to 1 of shares by the `unit`."""
-    numbers = [*marks]
-    for value in values:
-        if value and value.ends:
-            numbers += [value.value, *value.ends]
-    numbers = [number for number in numbers if math.isfinite(number)]
+    drawn = (x for value in values if value and value.ends for x in (value.value, *value.ends))
+    numbers = [number for number in (*marks, *drawn) if math.isfinite(number)]
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
     if unit.startswith(SHARE) and 0 <= low and high <= 1:
         return 0.0, 1.0

@@ -19,9 +19,8 @@ import yaml
 from markupsafe import Markup
 
 from helpers.book.book import Book
-from helpers.book.finding import Finding, shared_axes
+from helpers.book.finding import Finding
 from helpers.book.render import SHARE, SIDES, amount, macro, render
-from helpers.claims.claim import Claim
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Term, term
@@ -30,47 +29,8 @@ SPANS = "spans"  # of sentences alone: the interval holds the number, so neither
 WORDS = {**SIDES, SPANS: "cannot be told from"}
 FUNCTIONS = ("v", "number", "percent", "n", "verdict", "in_trainings", "evidence")  # of a page
 _PAGES = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+_SHARE = Term("", SHARE)
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One thing that a sentence rests on: a stored value and where it must lie."""
-
-    run: str
-    claim: Claim
-    value: Value
-    op: str  # of `Test`, or 'spans', where the interval must hold `number`
-    number: float
-
-    @property
-    def test(self) -> Test:
-        """The comparison as a test; of 'spans' the one that it must leave undecided."""
-        return Test(self.value.name, ">" if self.op == SPANS else self.op, self.number)
-
-    @property
-    def outcome(self) -> bool | None:
-        """True where the whole interval lies as the sentence says, None where it is undecided."""
-        if self.op != SPANS:
-            return self.test.outcome(self.value)
-        return bool(self.value.ends) and self.value.ends[0] <= self.number <= self.value.ends[1]
-
-    @property
-    def term(self) -> Term:
-        """What the value is called."""
-        return term(self.claim.id, self.value.name)
-
-    @property
-    def amount(self) -> str:
-        """The value with its interval, a share in %."""
-        share = self.term.unit.startswith(SHARE)
-        return amount(self.value, replace(self.term, unit=SHARE) if share else self.term)
-
-    @property
-    def says(self) -> str:
-        """The comparison in words: `above 0.5: holds`."""
-        outcome = "as stated" if self.op == SPANS and self.outcome else OUTCOMES[self.outcome]
-        return f"{WORDS[self.op]} {self.number:g}: {outcome}"
 
 
 @dataclass
@@ -95,13 +55,28 @@ class TemplateValues:
             raise ValueError(f"the result of {claim} in run {run} has no {name!r} of {model!r}")
         return value
 
-    def comparison(self, run: str, claim: str, model: str, says: str) -> Comparison:
-        """A value and where it must lie, as in `auc > 0.6` or `gain spans 0`."""
+    def comparison(self, run: str, claim: str, model: str, says: str) -> dict[str, Any]:
+        """A value and where it must lie, as in `auc > 0.6` or `gain spans 0`: `outcome` is True
+        where the whole interval lies so, None where that is undecided.
+        """
         if not (parts := _COMPARISON.fullmatch(says.strip())):
             raise ValueError(f"{says!r} is no comparison")
-        name, op, number = parts.groups()
-        value = self.value(run, claim, name, model)
-        return Comparison(run, self.book.registry[claim], value, op, float(number))
+        name, op, number = parts[1], parts[2], float(parts[3])
+        value, words = self.value(run, claim, name, model), term(claim, name)
+        # Of 'spans' the test that must stay undecided.
+        test = Test(name, ">" if op == SPANS else op, number)
+        outcome = test.outcome(value)
+        if op == SPANS:
+            outcome = bool(value.ends) and value.ends[0] <= number <= value.ends[1]
+        said = "as stated" if op == SPANS and outcome else OUTCOMES[outcome]
+        share = words.unit.startswith(SHARE)
+        return {
+            "run": run, "claim": claim, "value": value, "test": test, "outcome": outcome,
+            "term": words, "amount": amount(value, _SHARE if share else words),
+            # What shares an axis: values of one unit, or of one name where they have none.
+            "kind": SHARE if share else words.unit or name,
+            "says": f"{WORDS[op]} {number:g}: {said}",
+        }  # fmt: skip
 
     def rests_on(self, declared: Sequence[Sequence[str]]) -> dict[str, Any]:
         """What a text rests on: lists of run, claim, model and comparison, and for each of these
@@ -109,7 +84,7 @@ class TemplateValues:
         """
         verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
         comparisons = [self.comparison(*row) for row in declared if len(row) != 3]
-        places = dict.fromkeys([*verdicts, *((one.run, one.claim.id) for one in comparisons)])
+        places = dict.fromkeys([*verdicts, *((one["run"], one["claim"]) for one in comparisons)])
         found = {place: self.finding(*place) for place in places}
         for place, one in found.items():
             if one.stored.verdict != (said := verdicts.get(place)):
@@ -119,7 +94,6 @@ class TemplateValues:
                 )
         return {
             "comparisons": comparisons,
-            "spans": shared_axes(comparisons),
             "verdicts": [(run, one) for (run, _), one in found.items()],
             "doubtful": self.book.doubtful,
         }
@@ -136,14 +110,21 @@ class TemplateValues:
 
     # What a page calls.
 
-    def v(self, run: str, claim: str, name: str, model: str) -> str:
-        """A value with its interval."""
-        return with_interval(self.value(run, claim, name, model), term(claim, name).unit)
+    def v(self, run: str, claim: str, name: str, model: str, interval: bool = True) -> str:
+        """A value, with its interval where this has a width in print.
 
-    def number(self, run: str, claim: str, name: str, model: str) -> str:
+        A share is given in %, as tables give it; any other unit is the sentence's.
+        """
+        value = self.value(run, claim, name, model)
+        printed = {x and f"{x:.3g}" for x in (value.value, value.low, value.high)}
+        if not interval or len(printed) == 1:  # `1 [1, 1]` tells a reader nothing
+            value = replace(value, low=None, high=None)
+        share = term(claim, name).unit.startswith(SHARE) and value.value is not None
+        return amount(value, _SHARE) if share else inert(value)
+
+    def number(self, *which: str) -> str:
         """A value without its interval."""
-        value = replace(self.value(run, claim, name, model), low=None, high=None)
-        return with_interval(value, term(claim, name).unit)
+        return self.v(*which, interval=False)
 
     def percent(self, *which: str) -> str:
         """A share in per cent; with a decimal where it would look like none or all and is not."""
@@ -163,7 +144,7 @@ class TemplateValues:
     def in_trainings(self, *which: str) -> str:
         """In how many trainings a comparison holds."""
         one = self.comparison(*which)
-        return one.test.in_trainings(one.value)
+        return one["test"].in_trainings(one["value"])
 
     def evidence(self, *declared: Sequence[str]) -> str:
         """The table of what a text rests on."""
@@ -179,19 +160,5 @@ def cards(path: Path, values: TemplateValues) -> str:
         except ValueError as error:
             raise ValueError(f"{path.name}: {error}") from None
         card["says"] = Markup(values.render(card["says"], path.name).strip())
-        shown = [card["comparisons"][which] for which in card["shows"].values()]
-        card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
+        card["shows"] = {x: card["comparisons"][which] for x, which in card["shows"].items()}
     return render("landing_cards.html.j2", **data, doubtful=values.book.doubtful)
-
-
-def with_interval(value: Value, unit: str = "") -> str:
-    """A value as prose quotes it: with its interval, where this has a width in print.
-
-    A share is given in %, as tables give it; any other unit is the sentence's.
-    """
-    if unit.startswith(SHARE) and value.value is not None:
-        return amount(value, Term("", SHARE))
-    # An interval whose ends print as the value does tells a reader nothing: `1 [1, 1]`.
-    if len({None if x is None else f"{x:.3g}" for x in (value.value, value.low, value.high)}) == 1:
-        value = replace(value, low=None, high=None)
-    return inert(value)

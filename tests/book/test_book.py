@@ -1,6 +1,5 @@
 """The book's sources: golden pages of a small project, what is refused, and what never changes."""
 
-import base64
 import hashlib
 import re
 import shutil
@@ -17,9 +16,7 @@ from helpers.images import load_images
 from helpers.run.execute import Made
 
 ROOT = Path(__file__).parents[2]
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
-)
+SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 CHAPTERS = (
     "book/claims",
@@ -58,7 +55,7 @@ def executed(claim, models, score=2.0):
     about = {"parameters": 5717416, "image_size": [224, 224], "patch_size": [16, 16]}
     sources = [{"name": model, **about, "weights_hash": "abc"} for model in models]
     result = claim.judge(values, sources=[*sources, load_images("scenes", 8).describe()])
-    drawn = new_output("display_data", {"image/png": base64.b64encode(PNG).decode()})
+    drawn = new_output("display_data", {"image/svg+xml": SVG})
     judged = new_output("display_data", result._repr_mimebundle_())
     look = {"image": {"alt": "A map of norms"}, "figure": {"caption": "Norms.", "name": "norms"}}
     cells = [
@@ -129,7 +126,7 @@ def test_golden_pages_of_a_small_project(library, file_regression):
     )
     text = "\n".join(f"=== {name}\n{shown(source / name)}" for name in names)
     file_regression.check(re.sub("[0-9a-f]{64}", "SHA-256", text))
-    assert (source / "book" / "claims" / "aa1-first.mine.png").read_bytes() == PNG
+    assert (source / "book" / "claims" / "aa1-first.mine.svg").read_text() == SVG
     forward = source.parent / "forward" / "book" / "runs" / "mine" / "aa1-first.html"
     assert "url=../../../book/claims/aa1-first.html#mine'" in forward.read_text()
     assert (source.parent / "data" / "own" / "bob" / "aa1-first.json").is_file()

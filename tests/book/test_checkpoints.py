@@ -39,9 +39,3 @@ def test_a_row_says_what_its_file_does(known):
         if stored["outliers"]:
             assert float(row["In the corners"]["data-number"]) == stored["corner_share"]
             assert row["Unit"].get_text() == "{}:{}".format(*stored["neurons"][0][:2])
-
-
-def test_the_figure_leaves_controls_out(known):
-    (parameters, value), other = checkpoints.sizes(known["census"])
-    assert (parameters, value.model, value.value) == (5_717_416, "AugReg, ImageNet-21k, then 1k", 1)
-    assert other[1].model == "trained from scratch here, scenes, labels"

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from helpers.book import downloads
+from helpers.book.render import macro
 from helpers.claims.project import CONTROLS
+from helpers.claims.result import IMAGES_SUFFIX
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +51,12 @@ def test_the_csv_holds_every_value_to_the_last_digit_and_explains_it(folder, boo
 def test_the_files_of_a_result_are_those_that_were_published(folder, book):
     for one in (one for own in book.runs.values() for one in own.values()):
         id = one.claim.id
-        for end in filter(None, (".json", one.images)):
+        for end in (".json", *([IMAGES_SUFFIX] if "images" in one.data["provenance"] else ())):
             stored = one.path.with_suffix(end)
             assert (folder / one.run / f"{id}{end}").read_bytes() == stored.read_bytes()
         page = downloads.notebook_of(f"book/notebooks/{one.run}/{id}")
         assert (folder.parent / folder.name / page.removeprefix("data/")).is_file()
-        assert f"href='../../{page}'" in downloads.links(one, "../../")
+        assert f"href='../../{page}'" in macro("downloads", one, "../../")
     assert (
         downloads.notebook_of("notebooks/beyond/xx1-controls") == "data/controls/xx1-controls.ipynb"
     )

@@ -34,9 +34,10 @@ def test_a_run_that_repeats_another_counts_in_no_sum():
     again = scores(ONE, "mine-2", {"first_verdict": "supported"}, vit_a=-3)
     alone = fragments.values(book_of(mine))
     known = fragments.values(book_of(mine, again, replicates={"mine-2": "mine"}))
-    for name in ("counts", "decided", "rows", "strip", "checkpoints", "images"):
+    for name in ("decided", "rows", "strip", "checkpoints", "images"):
         assert known[name] == alone[name], name
-    assert known["moved_verdicts"] == [(mine, again)]
+    assert known["book"].counts == alone["book"].counts
+    assert known["moved_verdicts"] == [mine] and known["book"].repeated(ONE.id) == [again]
 
 
 def test_models_that_were_trained_here_are_counted_together():
@@ -95,20 +96,19 @@ def test_what_an_entry_of_the_log_changed():
 
 def test_a_mark_is_on_the_side_of_its_verdict_and_its_interval_tells_whether_it_is_clear(book):
     rows = fragments.forest(book)
-    measured = {id for own in book.counted.values() for id in own}
-    assert sorted(row.found.claim.id for row in rows) == sorted(
-        measured & {*PROJECT.registry.claims}
+    assert sorted(row["found"].claim.id for row in rows) == sorted(
+        {x.claim.id for x in book.counted}
     )
-    marks = [row.distance[0] for row in rows if row.distance]
+    marks = [row["distance"][0] for row in rows if row["distance"]]
     assert len(marks) > 20 and marks == sorted(marks, reverse=True)
     for row in rows:
-        verdict = row.found.result.shown[""]
-        if row.distance is None:
+        verdict = row["found"].result.shown[""]
+        if not row["distance"]:
             continue
-        value, low, high = row.distance
+        value, low, high = row["distance"]
         assert low <= value <= high and verdict != NOT_TESTED
-        if row.test.outcome is not None:
-            assert (value > 0) is row.test.outcome and not low <= 0 <= high
+        if row["test"].outcome is not None:
+            assert (value > 0) is row["test"].outcome and not low <= 0 <= high
         if verdict in ("supported", "refuted"):
             assert (value > 0) is (verdict == "supported")
         # The end on the margin's side is one half-interval away from the value.

@@ -4,9 +4,7 @@ images agrees, so a label carries its target and its rule."""
 import itertools
 from collections import defaultdict
 
-from helpers.book.book import published
 from helpers.book.downloads import values
-from helpers.claims.project import Project
 
 # Of plain numbers, which have no interval: as near as this to each other, of the larger.
 NEAR = 0.1
@@ -33,23 +31,23 @@ def contradictions(table):
     return dict(found)
 
 
-def test_a_label_has_one_definition():
-    assert contradictions(values(published(Project()))) == {}
+def test_a_label_has_one_definition(book):
+    assert contradictions(values(book.runs)) == {}
 
 
-def test_n_counts_trainings_only_where_a_value_is_a_mean_over_some():
-    table = values(published(Project()))
+def test_n_counts_trainings_only_where_a_value_is_a_mean_over_some(book):
+    table = values(book.runs)
     means = table[table["n_of"] == "trainings"]
     assert len(means) > 200 and (means["n"] == means["trainings"].str.split().str.len()).all()
     assert (table[table["n_of"] != "trainings"]["trainings"] == "").all()
 
 
-def test_an_edited_model_has_a_name_of_its_own():
-    table = values(published(Project()))
+def test_an_edited_model_has_a_name_of_its_own(book):
+    table = values(book.runs)
     table = table[(table["run"] == "vit-tiny") & table["model"].str.startswith("vit_tiny")]
     outliers = table[table["name"] == "outlier_images"].set_index("claim")
     moved = outliers["state"] == "with a test-time register"
     assert {id[:3] for id in outliers.index[moved]} == {"de1", "de2", "de3", "de4"}
     assert (outliers["value"][moved] == 0).all()
-    found = published(Project())["vit-tiny"]["de1-attention-mass"]
+    found = book.runs["vit-tiny"]["de1-attention-mass"]
     assert found.rows[0].name == "ViT-Ti (AugReg) with a test-time register"
