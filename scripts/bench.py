@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a capture costs beside the bare model, and beside timm's own extractor.
+"""What a capture costs on a CPU, beside the bare model and beside timm's own extractor.
 
 Each method takes pixels and gives norms and [CLS] attention of all blocks and the final tokens, in
 one pass. It is timed against the plain forward pass of the same model, in the same process and on
@@ -69,27 +69,26 @@ def with_timm(backbone: Backbone) -> Method:
         seen = extract(pixels)
         patches = [layout.patch_tokens(seen[f"blocks.{i}"]) for i in blocks]
         rows = [layout.cls_token(seen[f"blocks.{i}.attn.attn_drop"]).mean(dim=1) for i in blocks]
-        norms = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) for x in patches]
+        norms = [torch.linalg.vector_norm(x, dim=-1) for x in patches]
         return {
-            "patch_norms": torch.stack(norms, dim=1).cpu(),
-            "cls_attention": torch.stack(rows, dim=1).to("cpu", torch.float32),
-            "final_tokens": seen[f"blocks.{blocks[-1]}"].to("cpu", torch.float32),
+            "patch_norms": torch.stack(norms, dim=1),
+            "cls_attention": torch.stack(rows, dim=1),
+            "final_tokens": seen[f"blocks.{blocks[-1]}"],
         }
 
     return method
 
 
-def prepared(name: str, backbone: Backbone, batch_size: int, dtype: torch.dtype) -> Method:
+def prepared(name: str, backbone: Backbone, batch_size: int) -> Method:
     """The method called `name`, for pixels of several batches; "plain" is the model alone."""
-    device, mixed = backbone.device, dtype != torch.float32
     if name in CAPTURES:
-        options = {"batch_size": batch_size, "dtype": dtype, "progress": False}
+        options = {"batch_size": batch_size, "progress": False}
         return lambda pixels: capture(backbone, pixels, CAPTURES[name], **options)
-    method = with_timm(backbone) if name == "timm" else lambda x: {"output": backbone(x).cpu()}
+    method = with_timm(backbone) if name == "timm" else lambda x: {"output": backbone(x)}
 
     def batches(pixels: Tensor) -> dict[str, Tensor]:
-        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=mixed):
-            parts = [method(x.to(device, non_blocking=True)) for x in pixels.split(batch_size)]
+        with torch.inference_mode():
+            parts = [method(x) for x in pixels.split(batch_size)]
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
     return batches
@@ -191,37 +190,31 @@ def measure(
     methods: Sequence[str] = METHODS,
     image_size: int | None = None,
     batch_size: int = 8,
-    device: str = "cpu",
-    dtype: str = "float32",
 ) -> dict[str, Any]:
     """What was measured, with a row for each of `methods`."""
-    precision = getattr(torch, dtype)
-    count = batch_size * (1 if device == "cpu" else 4)  # on a GPU, so that copies can overlap
-    if images < 2 * count:
-        raise ValueError(f"{images} images are too few; take at least {2 * count}")
-    before = resident() if device == "cpu" else 0.0
+    if images < 2 * batch_size:
+        raise ValueError(f"{images} images are too few; take at least {2 * batch_size}")
+    before = resident()
     backbone = load_backbone(model, image_size=image_size, pretrained=False)
-    randomise(backbone.model).to(device)
+    randomise(backbone.model)
     generator = torch.Generator().manual_seed(1)
-    pixels = torch.randn(count, 3, *backbone.image_size, generator=generator)
-    run = {
-        name: partial(prepared(name, backbone, batch_size, precision), pixels) for name in methods
-    }
+    pixels = torch.randn(batch_size, 3, *backbone.image_size, generator=generator)
+    run = {name: partial(prepared(name, backbone, batch_size), pixels) for name in methods}
     outputs = {name: method() for name, method in run.items()}  # which warms up as well
 
     allocate(keep=True)
     seconds: dict[str, list[float]] = {name: [] for name in run}
     # In every order in turn, so that none always comes after the same other one.
     orders = itertools.cycle(itertools.permutations(run))
-    for name in itertools.chain.from_iterable(itertools.islice(orders, images // count)):
-        seconds[name].append(timed(run[name], device))
+    for name in itertools.chain.from_iterable(itertools.islice(orders, images // batch_size)):
+        seconds[name].append(timed(run[name], "cpu"))
     allocate(keep=False)
     # The least of two: what else happens in a process only ever adds.
-    peaks = {name: min(peak(method, device), peak(method, device)) for name, method in run.items()}
+    peaks = {name: min(peak(method, "cpu") for _ in range(2)) for name, method in run.items()}
 
     rows = []
     for name, times in seconds.items():
-        row = row_of(name, seconds["plain"], times, count)
+        row = row_of(name, seconds["plain"], times, batch_size)
         row["extra_mb"] = round(peaks[name] - peaks["plain"], 1)
         if name == "timm":
             pairs = {key: (x, outputs["helpers"][key]) for key, x in outputs[name].items()}
@@ -230,7 +223,7 @@ def measure(
     rate = rows[0]["images_per_s"]
     return {
         "model": model,
-        **described(backbone, pixels[:1].to(device), precision, rate),
+        **described(backbone, pixels[:1], torch.float32, rate),
         "images": images,
         "batch_size": batch_size,
         "threads": torch.get_num_threads(),
@@ -298,11 +291,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--image-size", type=int, help="in pixels, the model's unless given")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     options = vars(parser.parse_args())
     path = options.pop("json")
-    result = machine(options["device"]) | measure(**options)
+    result = machine("cpu") | measure(**options)
     write_text(path, json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
         print(*(f"{name} {value}" for name, value in row.items()), sep="  ")

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from helpers.book.explore import dequantise
-from helpers.capture import Captured, Reducer, capture_conditions, register_neurons_of
+from helpers.capture import capture_conditions, capture_each, register_neurons_of
 from helpers.capture import reducers as keep
 from helpers.claims import load_registry
 from helpers.claims.values import RegisteredClaim
@@ -79,7 +79,8 @@ def patches(model: str, **options: Any) -> dict[str, Any]:
     conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
     states = {state: conditions[state] for state in STATES}
     reducers = [keep.PatchNorms(), keep.ClsAttention("all")]
-    captured = _captured(model, photographs, reducers, states, whole=True, **options)
+    passes, _ = capture_conditions([model], photographs, reducers, states, whole=True, **options)
+    captured = {state: own[model] for state, own in passes.items() if own}
     norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
     # with these agrees.
@@ -105,7 +106,7 @@ def maps(model: str, **options: Any) -> dict[str, Any]:
     """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
     photographs, _ = shown(load_backbone(model).image_size)
     reducers = [keep.PatchNorms(-1), keep.ClsAttention(-1)]
-    (c,) = _captured(model, photographs, reducers, whole=True, **options).values()
+    c = capture_each([model], photographs, reducers, whole=True, **options)[0][model]
     return {
         "model": model,
         "grid": list(c.layout.grid),
@@ -140,7 +141,8 @@ def thresholds(
         keep.OnPatches("similarity_final_8", eight, at=-1),
     ]
     states = {"as it is": nullcontext, "rolled": rolled_content}
-    plain, rolled = _captured(model, images, reducers, states, **options).values()
+    passes, _ = capture_conditions([model], images, reducers, states, **options)
+    plain, rolled = (captured[model] for captured in passes.values())
     norms, last = plain["patch_norms"], plain["patch_norms"][:, -1]
     attention = plain.patches("cls_attention")
     similarities = {end: plain[f"similarity{end}"].flatten(1) for end in ("", "_8", "_final_8")}
@@ -157,10 +159,9 @@ def thresholds(
             | {"parameters": plain.parameters}
         )
     photographs, _ = shown(plain.image_size)
-    (seen,) = _captured(
-        model, photographs, [keep.PatchNorms((-1,))], whole=True, **options
-    ).values()
-    of_photographs = seen["patch_norms"][:, 0].double().numpy()
+    norms_alone = [keep.PatchNorms(-1)]
+    seen = capture_each([model], photographs, norms_alone, whole=True, **options)[0][model]
+    of_photographs = seen["patch_norms"].double().numpy()
     passed = (of_photographs[..., None] > limits).sum(-1).tolist()
     median = float(np.median(last))
     return {
@@ -180,19 +181,6 @@ def thresholds(
         ],
         "sources": [plain.source, images.describe(), photographs.describe()],
     }
-
-
-def _captured(
-    model: str,
-    images: Images,
-    reducers: Sequence[Reducer],
-    states: Mapping[str, Callable] | None = None,
-    **options: Any,
-) -> dict[str, Captured]:
-    """State -> what was kept of the model in it; without those that it has not."""
-    states = states or {"as it is": nullcontext}
-    passes, _ = capture_conditions([model], images, reducers, states, **options)
-    return {state: captured[model] for state, captured in passes.items() if captured}
 
 
 def shown(size: tuple[int, int]) -> tuple[Images, Images]:

@@ -54,16 +54,8 @@ def gallery(folder: Path) -> plt.Figure:
             for ax, own in zip(line[at::2], values, strict=True):
                 images[kind] = ax.imshow(own.reshape(grid), norm=SCALES[kind])
     for kind, image in images.items():
-        figure.colorbar(
-            image,
-            ax=axes,
-            location="bottom",
-            label=LABELS[kind],
-            shrink=0.6,
-            aspect=50,
-            pad=0.02,
-            format="{x:g}",
-        )
+        how = {"location": "bottom", "shrink": 0.6, "aspect": 50, "pad": 0.02}
+        figure.colorbar(image, ax=axes, label=LABELS[kind], format="{x:g}", **how)
     return figure
 
 

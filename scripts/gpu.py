@@ -22,20 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bench
 import nbformat
 import torch
-from bench import (
-    ROOT,
-    described,
-    deviation,
-    machine,
-    peak,
-    photographs,
-    randomise,
-    row_of,
-    three,
-    timed,
-)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -168,7 +157,7 @@ def grid(name: str, size: int, batches: list[int], device: str) -> list[dict[str
     """One model at each batch size: for each method its time beside both denominators."""
     with torch.device(device):  # where a billion weights are drawn at once
         backbone = load_backbone(name, image_size=size, pretrained=False)
-    randomise(backbone.model, device)
+    bench.randomise(backbone.model, device)
     return [{"model": name, **measured(backbone, batch, device)} for batch in batches]
 
 
@@ -181,8 +170,9 @@ def measured(backbone: Backbone, batch: int, device: str) -> dict[str, Any]:
     for name, run in built.items():
         try:
             outputs[name] = run(pixels)
-            memory[name] = round(peak(partial(run, pixels), device), 1)
-            once[name] = timed(partial(run, pixels), device)  # waits for copies under way, too
+            memory[name] = round(bench.peak(partial(run, pixels), device), 1)
+            # Waits for the copies that are under way, too.
+            once[name] = bench.timed(partial(run, pixels), device)
         except Exception as error:  # one that does not work stops no other
             failed[name] = f"{type(error).__name__}: {error}"
     count = max(1, min(32, round(TURN / once["plain"])))
@@ -192,22 +182,22 @@ def measured(backbone: Backbone, batch: int, device: str) -> dict[str, Any]:
     turns = [[*once][i:] + [*once][:i] for i in range(len(once))]
     for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
         for name in order:
-            seconds[name].append(timed(partial(built[name], many), device))
+            seconds[name].append(bench.timed(partial(built[name], many), device))
     rows = []
     for name, times in seconds.items():
-        row = row_of(name, seconds["plain"], times, batch * count)
-        row["ms"] = three(1e3 * statistics.median(times) / count)
+        row = bench.row_of(name, seconds["plain"], times, batch * count)
+        row["ms"] = bench.three(1e3 * statistics.median(times) / count)
         if "plain, compiled" in seconds:
-            compiled = row_of(name, seconds["plain, compiled"], times, 1)
+            compiled = bench.row_of(name, seconds["plain, compiled"], times, 1)
             row["ratio_compiled"] = compiled["ratio"]
             row["ratio_compiled_quartiles"] = compiled["quartiles"]
         row["mb"] = memory[name]
         if "returned" in name and "helpers" in outputs:
             pairs = zip(outputs[name][0][1:], outputs["helpers"].values(), strict=True)
-            row["deviation"] = [deviation(*both) for both in pairs]
+            row["deviation"] = [bench.deviation(*both) for both in pairs]
         rows.append(row)
     return {
-        **described(backbone, pixels[:1], torch.bfloat16, rows[0]["images_per_s"]),
+        **bench.described(backbone, pixels[:1], torch.bfloat16, rows[0]["images_per_s"]),
         "batch_size": batch,
         "batches_a_turn": count,
         "turns": rounds,
@@ -288,9 +278,10 @@ def kernels(device: str, images: int = IMAGES) -> list[dict[str, Any]]:
             try:
                 with torch.no_grad():
                     value = call()
-                    row["mb"] = round(peak(call, device) - peak(lambda: None, device), 1)
-                    times = [timed(call, device) for _ in range(12)][2:]
-                row["ms"] = three(1e3 * statistics.median(times))
+                    before = bench.peak(lambda: None, device)
+                    row["mb"] = round(bench.peak(call, device) - before, 1)
+                    times = [bench.timed(call, device) for _ in range(12)][2:]
+                row["ms"] = bench.three(1e3 * statistics.median(times))
                 if run in truth:
                     error = (value[0] - truth[run][0]).abs().max().item()
                     row["error"] = error * tokens if run is received else error
@@ -309,7 +300,7 @@ def decode(device: str, images: int = IMAGES) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         paths = []
-        for i, file in enumerate(photographs()):
+        for i, file in enumerate(bench.photographs()):
             paths.append(Path(folder, f"{i}.jpg"))
             paths[-1].write_bytes(file.getvalue())
         for workers in (1, 4, 8, 16):
@@ -321,8 +312,8 @@ def decode(device: str, images: int = IMAGES) -> list[dict[str, Any]]:
                     pixels.to(device, non_blocking=True)
 
             row = {"workers": workers, "images": n, "cores": os.cpu_count()}
-            row["first_batch_s"] = three(timed(lambda b=batches: next(b()), device))
-            found.append(row | {"images_per_s": three(n / timed(read, device))})
+            row["first_batch_s"] = bench.three(bench.timed(lambda b=batches: next(b()), device))
+            found.append(row | {"images_per_s": bench.three(n / bench.timed(read, device))})
     return found
 
 
@@ -337,7 +328,7 @@ def agree(device: str) -> list[dict[str, Any]]:
     for name, size in KINDS.items():
         backbone = load_backbone(name, image_size=size, pretrained=False)
         if size:
-            randomise(backbone.model)
+            bench.randomise(backbone.model)
         reducers = [
             keep.TokenNorms(),
             keep.AttentionReceived("all"),
@@ -352,7 +343,7 @@ def agree(device: str) -> list[dict[str, Any]]:
         for dtype in ("float32", "bfloat16"):
             options |= {"device": device, "dtype": dtype, "workers": 2}
             outputs = capture(backbone, images, reducers, **options)
-            deviations = {key: deviation(outputs[key], x) for key, x in expected.items()}
+            deviations = {key: bench.deviation(outputs[key], x) for key, x in expected.items()}
             found.append({"model": name, "dtype": dtype, "deviations": deviations})
     return found
 
@@ -360,8 +351,8 @@ def agree(device: str) -> list[dict[str, Any]]:
 def notebooks(device: str) -> list[dict[str, Any]]:
     """For each claim of the run `gpu` on the reference models: its verdict, and which numbers
     differ from those stored beside its notebook by more than a test allows."""
-    project, found = Project(ROOT), []
-    for path in sorted((ROOT / "_build" / "runs" / "gpu").glob("*.ipynb")):
+    project, found = Project(bench.ROOT), []
+    for path in sorted((bench.ROOT / "_build" / "runs" / "gpu").glob("*.ipynb")):
         claim = project.registry[path.stem]
         result = Result.from_json(claim, json.loads(path.with_suffix(".json").read_text()))
         stored = numbers.read(numbers.beside(project.source(path.stem)))
@@ -385,7 +376,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()
     torch._dynamo.config.recompile_limit = 64
-    about = machine(asked.device)
+    about = bench.machine(asked.device)
     if asked.part == "grid":
         name, *sizes = asked.model
         size, *batches = map(int, sizes)

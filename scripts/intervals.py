@@ -6,7 +6,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from helpers.measures.answers import macro_scores
 from helpers.measures.cls_parts import gram_shares_over_images
 from helpers.measures.norms import norm_ratio
 from helpers.measures.similarity import cka_difference, cka_over_images
-from helpers.measures.stats import Estimate, over_images
+from helpers.measures.stats import Estimate, bootstrap, over_images
 
 SIZES = (80, 1000)
 # What covers more, up to this: few whole answers change, groups are chosen for being extreme, most
@@ -121,13 +121,21 @@ def macro(name: str) -> Callable:
     return simulate
 
 
+def ratio_of_means(rng: Generator, n: int) -> Estimate:
+    return bootstrap(rng.lognormal(0, 0.5, (n, 2)), stats.ratio_of_means)
+
+
+def ratio_of_norms(rng: Generator, n: int) -> Estimate:
+    return bootstrap(rng.lognormal(0, 0.3, (n, 49)), norm_ratio, 200)
+
+
 def spread(gap: float) -> Callable:
     return lambda rng, n: stats.bootstrap_spread(
         [rng.normal(gap * (i == 2), 1, n) for i in range(3)]
     )[0]
 
 
-SOME = (1000, 400)  # where an estimate takes a thousand resamples
+FEWER, SOME = (4000, 1000), (1000, 400)  # SOME where an estimate takes a thousand resamples
 HIGHER = float(ndtr(1 / 1.5))  # P(a patch in the mask scores higher than one that is not)
 ROOT_E = float(np.exp(0.5))
 auc, matched_auc = stats.auc_over_images, stats.matched_auc_over_images
@@ -145,10 +153,9 @@ CASES = (
     Case("mean: an IoU, 0 on four images in five", mostly_zero, 0.1),
     Case("AUC: outliers in 5 images", of_masked(auc, 5), HIGHER),
     Case("AUC: outliers in 9 images", of_masked(auc, 9), HIGHER),
-    Case("AUC: outliers in all images", of_masked(auc), HIGHER, (4000, 1000)),
+    Case("AUC: outliers in all images", of_masked(auc), HIGHER, FEWER),
     Case("matched AUC: outliers in 9 images", of_masked(matched_auc, 9, True), HIGHER),
-    Case("matched AUC: outliers in all images", of_masked(matched_auc, None, True), HIGHER,
-         (4000, 1000)),
+    Case("matched AUC: outliers in all images", of_masked(matched_auc, None, True), HIGHER, FEWER),
     Case("Cohen's d: outliers in 9 images", of_masked(cohens_d, 9)),
     Case("Cohen's d: outliers in all images", of_masked(cohens_d)),
     Case("enrichment: outliers in 9 images", of_masked(enrichment, 9)),
@@ -161,15 +168,10 @@ CASES = (
     Case("macro F1", macro("macro_f1")),
     Case("macro precision", macro("macro_precision")),
     Case("macro recall", macro("macro_recall")),
-    Case("ratio of means",
-         lambda rng, n: stats.bootstrap(rng.lognormal(0, 0.5, (n, 2)), stats.ratio_of_means),
-         1.0, SOME),
-    Case("median", lambda rng, n: stats.bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
-    Case("standard deviation", lambda rng, n: stats.bootstrap(rng.normal(size=n), np.std), None,
-         SOME),
-    Case("norm ratio",
-         lambda rng, n: stats.bootstrap(rng.lognormal(0, 0.3, (n, 49)), norm_ratio, 200),
-         None, (1000, 600)),
+    Case("ratio of means", ratio_of_means, 1.0, SOME),
+    Case("median", lambda rng, n: bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
+    Case("standard deviation", lambda rng, n: bootstrap(rng.normal(size=n), np.std), None, SOME),
+    Case("norm ratio", ratio_of_norms, None, (1000, 600)),
     Case("largest spread of three means: none", spread(0.0), 0.0, SOME),
     Case("largest spread of three means: one unit", spread(1.0), 1.0, SOME),
 )  # fmt: skip
@@ -242,19 +244,20 @@ def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
     return row | {"without_width": round(100 * float(certain.mean()), 2)}
 
 
-def write(path: Path, rows: Iterable[dict]) -> None:
-    lines = []
-    for row in rows:
-        print("{case}, n = {n}: {covered} % of {repetitions}".format(**row), flush=True)
-        lines.append(json.dumps(row, ensure_ascii=False))
-    path.write_text("[" + ",\n ".join(lines) + "]\n", encoding="utf-8")
-
-
 def main(folder: str) -> None:
-    awkward = (covered(case, n, 4000) for case, n in AWKWARD)
-    write(Path(folder, "intervals-awkward.json"), awkward)
-    sizes = [(case, *size) for case in CASES for size in zip(SIZES, case.repetitions, strict=True)]
-    write(Path(folder, "intervals.json"), (covered(*size) for size in sizes))
+    asked = {
+        "intervals-awkward": [(case, n, 4000) for case, n in AWKWARD],
+        "intervals": [
+            (case, *s) for case in CASES for s in zip(SIZES, case.repetitions, strict=True)
+        ],
+    }
+    for name, sizes in asked.items():
+        lines = []
+        for size in sizes:
+            row = covered(*size)
+            print("{case}, n = {n}: {covered} % of {repetitions}".format(**row), flush=True)
+            lines.append(json.dumps(row, ensure_ascii=False))
+        Path(folder, f"{name}.json").write_text("[" + ",\n ".join(lines) + "]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

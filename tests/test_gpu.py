@@ -1,5 +1,6 @@
 """What is measured on a GPU, as far as a CPU can tell."""
 
+import bench
 import gpu
 import pytest
 import torch
@@ -10,7 +11,7 @@ from helpers.models import load_backbone
 
 def test_the_model_that_returns_reductions_returns_those_of_a_capture():
     backbone = load_backbone("vit_small_patch14_reg4_dinov2", image_size=56, pretrained=False)
-    gpu.randomise(backbone.model)
+    bench.randomise(backbone.model)
     pixels = torch.randn(2, 3, 56, 56, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         returned = gpu.ByBlocks(backbone.model, backbone.layout.prefix, gpu.step)(pixels)
@@ -37,4 +38,4 @@ def test_the_numbers_of_a_device_are_compared_with_those_of_the_cpu(monkeypatch)
     exact, rounded = (row["deviations"] for row in gpu.agree("cpu"))
     assert exact.keys() == rounded.keys() and max(exact.values()) == 0
     assert 1e-4 < rounded["token_norms"] < 0.01
-    assert gpu.deviation(torch.tensor([1.0, 2.2]), torch.tensor([1.0, 2.0])) == pytest.approx(0.1)
+    assert bench.deviation(torch.tensor([1.0, 2.2]), torch.tensor([1.0, 2.0])) == pytest.approx(0.1)
