@@ -215,18 +215,13 @@ KERNELS = [
     ("flash", torch.bfloat16),
     ("cudnn", torch.bfloat16),
 ]
-BACKENDS = {
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
 
 
 def attention(q: Tensor, k: Tensor, kernel: str, v: Tensor | None = None) -> Tensor:
     """Plain attention, to which the keys are values as well unless some are given."""
     if kernel == "by rows":
         return by_rows(q, k, SCALE)[0]
-    with sdpa_kernel(BACKENDS[kernel]):
+    with sdpa_kernel(getattr(SDPBackend, f"{kernel.upper()}_ATTENTION")):
         return F.scaled_dot_product_attention(q, k, k if v is None else v, scale=SCALE)
 
 
