@@ -1,7 +1,7 @@
-"""Checkpoints side by side: what trained each, and their diagnoses, a file each.
+"""Checkpoints as the units: what trained each, their diagnoses, and what explains their outliers.
 
-`python -m helpers diagnose A B C --json DIR` writes them; what trained which stands in
-checkpoints.yml.
+`python -m helpers diagnose A B C --json DIR` writes a diagnosis a file; what trained which stands
+in checkpoints.yml.
 """
 
 import json
@@ -12,9 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from jaxtyping import Float, Shaped
 
-from helpers.measures.stats import NONE, Estimate, Estimates
+from helpers.measures._arrays import PatchScores
+from helpers.measures.norms import outliers
+from helpers.measures.outliers import FEW, PRESENT, outlier_images
+from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images, share_at
 from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
@@ -43,55 +48,44 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class Member(NamedTuple):
-    """A checkpoint among those that are compared.
-
-    Attributes:
-        model, side: its name, and the side of its images in pixels; 0 for its own.
-        recipe, size: what trained it, and how large it is, in words.
-        judged: whether its corner share counts: its training began with ImageNet-21k.
-    """
+    """A checkpoint among those that are compared."""
 
     model: str
-    side: int
-    recipe: str
-    size: str
-    judged: bool
+    side: int  # of its images in pixels; 0 for its own
+    recipe: str  # what trained it
+    size: str  # how large it is, in words
+    judged: bool  # whether its corner share counts: its training began with ImageNet-21k
 
 
 def members(
-    models: Sequence[str], beside: str = "", sides: Sequence[Sequence[int]] = ((0,),)
+    models: Sequence[str], other: str = "", sides: Sequence[Sequence[int]] = ((0,),)
 ) -> dict[str, list[Member]]:
-    """The checkpoints that are compared with each other, under the name of their family.
+    """Family -> the checkpoints that are compared with each other.
 
     Args:
         models: published checkpoints, whose names say recipe and size; or controls.
-        beside: a control that stands for the other recipe. Then each model is a family of its own,
-            with its images at several sides.
+        other: a control that stands for the other recipe. Then each model is a family of its own.
         sides: of images in pixels; each group of them is one size of a control.
 
-    Raises ValueError for a name that tells no recipe or no size.
+    Raises ValueError for a name that says no recipe or no size.
     """
-    if beside:
-        return {model: _of_control(model, beside, sides) for model in models}
     found: dict[str, list[Member]] = {}
     for model in models:
+        if other:
+            found[model] = [
+                Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
+                for recipe, name in (("control", model), ("clean", other))
+                for own in sides
+                for side in own
+            ]
+            continue
         (family, recipe), size = trained(model), size_name(model)
         if family == UNKNOWN[0] or not size:
-            raise ValueError(f"{model!r} tells no recipe or no size")
+            raise ValueError(f"{model!r} says no recipe or no size")
         began = recipe.startswith(BEGAN)
         own = [Member(model, side, recipe, size, began) for group in sides for side in group]
         found.setdefault(family, []).extend(own)
     return found
-
-
-def _of_control(model: str, beside: str, sides: Sequence[Sequence[int]]) -> list[Member]:
-    """A control and the one `beside` it, as two recipes."""
-    return [
-        Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
-        for recipe, name in (("control", model), ("clean", beside))
-        for own in sides
-        for side in own
-    ]
 
 
 def measured(
@@ -100,9 +94,8 @@ def measured(
     """What diagnoses found of models, from their files in `folder`.
 
     Returns:
-        Model -> "outlier_images" and "corner_share", as
-        `helpers.measures.recipes.presence_and_corners` gives them; model -> what has its `source`;
-        the images, without pictures; and model -> why there is nothing of it.
+        Model -> its `presence_and_corners`; model -> what has its `source`; the images, without
+        pictures; and model -> why there is nothing of it.
 
     Raises ValueError where they are not all of the same `n` images.
     """
@@ -128,9 +121,66 @@ def measured(
     return found, sources, described, missing
 
 
+def presence_and_corners(norms: PatchScores, corners: Sequence[int]) -> Estimates:
+    """The shares "outlier_images" and "corner_share" (of outliers) of one checkpoint's norms."""
+    found = outliers(norms, PRESENT)
+    return {"outlier_images": outlier_images(norms), "corner_share": share_at(found, corners)}
+
+
+def recipe_estimates(
+    checkpoints: Sequence[Estimates],
+    recipes: Sequence[str],
+    sizes: Sequence[str],
+    judged: Sequence[bool],
+    seed: int = 0,
+) -> Estimates:
+    """Whether the recipe of checkpoints explains their outliers better than their size does.
+
+    "recipe_over_size": adjusted R squared of the share of images with an outlier by the recipe
+    minus that by the size; "corner_share_21k": share of the outliers in the corners, mean over the
+    `judged` checkpoints with outliers in more than 5 % of the images; "checkpoints_with": the share
+    of all with outliers in more than 5 % of the images, a plain number.
+    """
+    present = np.array([own["outlier_images"].value for own in checkpoints])
+    corners = np.array([own["corner_share"].value for own in checkpoints])
+    groups = [np.unique(names, return_inverse=True)[1] for names in (recipes, sizes)]
+    rows, has = np.stack([present, *groups], axis=1), present > FEW
+    found = {
+        "recipe_over_size": bootstrap(rows, first_over_second, seed=seed),
+        "corner_share_21k": over_images(corners[has & np.array(judged)], (0, 1), counts=True),
+    }
+    # What is taken of a checkpoint is no number of an image.
+    found = {x: own._replace(over="checkpoints", per_image=None) for x, own in found.items()}
+    return found | {"checkpoints_with": float(has.mean())}
+
+
+def first_over_second(rows: Float[np.ndarray, "checkpoint 3"]) -> float:
+    """`adjusted_r_squared` of the values by the first grouping minus that by the second."""
+    values, first, second = rows.T
+    return adjusted_r_squared(values, first) - adjusted_r_squared(values, second)
+
+
+def adjusted_r_squared(
+    values: Float[np.ndarray, " checkpoint"], groups: Shaped[np.ndarray, " checkpoint"]
+) -> float:
+    """How much of the variance the means of groups explain, adjusted for their number (Theil 1961).
+
+    1 - (variance within / (n - groups)) / (variance / (n - 1)). Nan where the values are all alike,
+    and where each is a group of its own.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    n, count = len(values), np.bincount(group)
+    means = np.bincount(group, weights=values) / count
+    total = ((values - values.mean()) ** 2).sum()
+    if n <= len(count) or total <= 1e-12 * n:
+        return np.nan
+    within = ((values - means[group]) ** 2).sum()
+    return float(1 - within / (n - len(count)) / (total / (n - 1)))
+
+
 def _estimate(stored: Mapping[str, float | None] | None) -> Estimate:
     """An estimate of a file, which has null for nan."""
     if stored is None:
         return NONE
-    value, low, high = (nan if stored[x] is None else stored[x] for x in ("value", "low", "high"))
-    return Estimate(value, low, high, int(stored["n"]))
+    ends = (nan if stored[x] is None else stored[x] for x in ("value", "low", "high"))
+    return Estimate(*ends, int(stored["n"]))
