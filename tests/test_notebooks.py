@@ -23,6 +23,7 @@ from helpers.run.publish import absolute_path
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))
+EXECUTED = sorted({path.with_suffix(".ipynb") for path in PROJECT.results()})
 every_source = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 
 
@@ -65,7 +66,7 @@ def test_stored_outputs_are_complete(path):
 
 @pytest.mark.parametrize(
     "path",
-    [*SOURCES, *sorted(PROJECT.executed())],
+    [*SOURCES, *EXECUTED],
     ids=lambda path: path.stem,
 )
 def test_every_drawing_can_be_drawn(path):

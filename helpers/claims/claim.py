@@ -54,7 +54,7 @@ class Claim:
         predicted: what was expected before the first run: verdict and why.
         expected: the verdict that each control must give when it is judged alone.
         more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
-        profiles: named runs; each a dict of parameters that differ from the notebook's defaults.
+        profiles: named runs, each with the parameters that differ from the notebook's defaults.
         waiting: why there is no notebook yet, or None.
         root: of the project to which it belongs.
     """
@@ -92,17 +92,17 @@ class Claim:
         tests = (*self.criterion.tests, *self.criterion.all_tests)
         return {test.value: test.margin for test in reversed(tests)}[name]
 
-    @property
-    def extensions(self) -> list[str]:
-        """In what its tests go beyond the paper, a line each."""
-        return extensions(self.criterion.all_tests)
-
     def __repr__(self) -> str:
         return f"<claim {self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        figures = reported_cells(self.reported)
-        return render("claim.md.j2", claim=self, in_words=in_words, figures=figures)
+        return render(
+            "claim.md.j2",
+            claim=self,
+            in_words=in_words,
+            extensions=extensions(self.criterion.all_tests),
+            figures=reported_cells(self.reported),
+        )
 
 
 def reported_cells(rows: Iterable[dict], prefix: str = "") -> Cells:
@@ -185,19 +185,13 @@ class Side(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """One of ANSWERS, and in words on what it rests.
+    """Whether what was found agrees with the paper."""
 
-    Attributes:
-        sides: what the paper says of each test, and what came of it here.
-        why: the words after these: of which models the paper speaks.
-        beyond: what differs from the paper -> the tests that go beyond it so.
-    """
-
-    answer: str
-    reason: str
-    sides: tuple[Side, ...] = ()
-    why: str = ""
-    beyond: Mapping[str, Sequence[Test]] = MappingProxyType({})
+    answer: str  # one of ANSWERS
+    reason: str  # on what it rests, in words
+    sides: tuple[Side, ...] = ()  # what the paper says of each test, and what came of it here
+    why: str = ""  # the words after these: of which models the paper speaks
+    beyond: Mapping[str, Sequence[Test]] = MappingProxyType({})  # what differs -> tests beyond it
 
 
 def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName]) -> Agreement:
@@ -212,7 +206,6 @@ def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByNa
         models: each model that was judged -> its verdict.
         values: model -> name -> value.
     """
-    says = claim.paper_says
     found = [model for model in models if not model.startswith(CONTROL)]
     if not found:
         only = (
@@ -221,29 +214,25 @@ def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByNa
         )
         return Agreement("not stated", only if models else "No model was judged.")
     sides = tuple(side for model in found for side in _sides(claim, model, values[model]))
+    equal = {side.equal for side in sides} - {None}
+    answer = "agrees" if True in equal else "disagrees" if equal else "not stated"
+    answer = "mixed" if len(equal) > 1 else answer
+    says, known = claim.paper_says, _spoken_of(claim)
     others, why = says.get("others", {}), []
     parts = [str(side) for side in sides if side.equal is not None]
-    if not others and not _spoken_of(claim):
+    if not others and not known:
         parts, why = ["there is no answer of a paper to compare with"], [says["why"]]
     elif not parts:
         undecided = f": {'; '.join(map(str, sides))}" if sides else ""
         parts = [f"nothing can be compared with the paper here{undecided}"]
-    strangers = [model for model in found if model not in _spoken_of(claim)]
+    strangers = [model for model in found if model not in known]
     if strangers and others:
         excepted = dict.fromkeys(_excepted(claim, model) for model in strangers)
         why = [others["why"], *filter(None, excepted)]
     judged = [model for model in found if models[model] != "not applicable"]
     ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, judged))]
     reason = sentences(parts, *([line] for line in (*why, *extensions(ours))))
-    return Agreement(_answer(sides), reason, sides, sentences(*([x] for x in why)), beyond(ours))
-
-
-def _answer(sides: Iterable[Side]) -> str:
-    """One of ANSWERS, from all comparisons that can be told."""
-    equal = {side.equal for side in sides} - {None}
-    if len(equal) == 1:
-        return "agrees" if True in equal else "disagrees"
-    return "mixed" if equal else "not stated"
+    return Agreement(answer, reason, sides, sentences(*([x] for x in why)), beyond(ours))
 
 
 def _spoken_of(claim: Claim) -> dict[str, str]:

@@ -44,20 +44,19 @@ def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
             lines += [f"  {name}: {old} -> {new}"] if old != new else []
         table = _differing(*_renamed(*(x.by_model for x in results)))
         lines += [] if table.empty else table.to_string(index=False).splitlines()
-    for side, own, others in (("A", one, other), ("B", other, one)):
-        alone = [id for id in own if id not in others]
-        lines += ["", f"only in {side}: {', '.join(alone)}"] if alone else []
+    for side, alone in (("A", one.keys() - other.keys()), ("B", other.keys() - one.keys())):
+        lines += ["", f"only in {side}: {', '.join(sorted(alone))}"] if alone else []
     lines += ["", f"a verdict moved on {', '.join(moved)}" if moved else "no verdict moved"]
     return "\n".join(lines), bool(moved)
 
 
-def difference(a: Value, b: Value) -> Value | None:
+def difference(a: Value | None, b: Value | None) -> Value | None:
     """`b` - `a` with the interval that their intervals give when they are independent.
 
     MOVER: Zou and Donner 2008, doi:10.1002/sim.3095, equation 7. Without an interval where either
     has none; None where either is undefined.
     """
-    if a.value is None or b.value is None:
+    if not a or not b or a.value is None or b.value is None:
         return None
     middle, low, high = b.value - a.value, None, None
     if a.is_bounded and b.is_bounded:
@@ -80,18 +79,17 @@ def _read(project: Project, name: str) -> dict[str, dict]:
     return {id: read_result(path) for id, path in runs[name].items()}
 
 
-def _renamed(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[dict, dict]:
+def _renamed(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Mapping, Mapping]:
     """Both by model; the only model of B is called as that of A, whatever its name."""
     one, other = ([model for model in own if model] for own in (a, b))
     if len(one) == len(other) == 1:
         b = {one[0] if model else "": part for model, part in b.items()}
-    return dict(a), dict(b)
+    return a, b
 
 
 def _sides(a: Mapping, b: Mapping, absent: object) -> Iterator[tuple[str, Any, Any]]:
     """Each name of either, with what both have under it."""
-    for name in {**a, **b}:
-        yield name, a.get(name, absent), b.get(name, absent)
+    return ((name, a.get(name, absent), b.get(name, absent)) for name in {**a, **b})
 
 
 def _made_with(data: Mapping) -> dict[str, str]:
@@ -105,13 +103,14 @@ def _made_with(data: Mapping) -> dict[str, str]:
 
 def _differing(a: Mapping[str, ByName], b: Mapping[str, ByName]) -> pd.DataFrame:
     """The values of models that both have which differ in print, a row each."""
-    rows = [
-        (model, name, _printed(old), _printed(new), _difference(old, new))
-        for model in a
-        if model in b
-        for name, old, new in _sides(a[model], b[model], None)
-        if _printed(old) != _printed(new)
-    ]
+    rows = []
+    for model in (model for model in a if model in b):
+        for name, *both in _sides(a[model], b[model], None):
+            old, new = map(_printed, both)
+            if old != new:
+                found = difference(*both)
+                apart = found and found.is_bounded and not found.low <= 0 <= found.high
+                rows.append((model, name, old, new, f"{found or ''}{'*' if apart else ''}"))
     return pd.DataFrame(rows, columns=["model", "value", "A", "B", "B - A"])
 
 
@@ -120,11 +119,3 @@ def _printed(value: Value | None) -> str:
     if value is None:
         return "not measured"
     return str(value) + ("" if value.n is None else f" (n = {value.n:,})")
-
-
-def _difference(a: Value | None, b: Value | None) -> str:
-    found = difference(a, b) if a and b else None
-    if found is None:
-        return ""
-    is_apart = found.is_bounded and not found.low <= 0 <= found.high
-    return f"{found}{'*' if is_apart else ''}"

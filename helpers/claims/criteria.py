@@ -24,7 +24,7 @@ NO_YES = VERDICTS[1:3]  # what a test that never says yes would give, whatever i
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
 IMAGES = "images"  # what an interval is over, where nothing says otherwise
-# Part of a criterion -> the verdict that its tests together give by their outcome, where they do.
+# Part of a criterion -> outcome of its tests together -> the verdict that it gives.
 _ROLES = {
     "applies": {False: "not applicable", None: "inconclusive"},
     "tests": {True: "supported", False: "refuted", None: "inconclusive"},
@@ -40,10 +40,9 @@ class Value:
         low, high: ends of the 95 % interval; both None where there is none.
         n: images behind it; None for a plain number, which is compared as it is.
         step: what one image can change in it, where that is one amount, as in a share.
-        over: what the interval is over: 'images', what else n counts, or 'trainings', new ones and
-            new images.
-        trainings: of a mean over trainings, (value, low, high) of each with its interval over
-            images. Where `over` is not 'trainings', the interval is of these trainings alone.
+        over: what the interval is over: 'images', what else n counts, or 'trainings', which stands
+            for new trainings and new images.
+        trainings: of a mean over trainings, (value, low, high) of each, over images.
 
     Raises ValueError where only one end of the interval is known.
     """
@@ -63,17 +62,12 @@ class Value:
     def __post_init__(self):
         object.__setattr__(self, "trainings", tuple(map(tuple, self.trainings)))  # from JSON: lists
         if (self.low is None) != (self.high is None):
-            raise ValueError(
-                f"{self.name} of {self.model} has an interval from {self.low} to {self.high}; give "
-                "both ends, or neither"
-            )
+            ends = f"from {self.low} to {self.high}"
+            raise ValueError(f"{self.name} of {self.model} has an interval {ends}; give both ends")
 
     @classmethod
     def of(cls, name: str, estimate, *, model: str, dataset: str | None = None) -> "Value":
-        """A Value from a plain number, or from an estimate.
-
-        That has .value, .low, .high, .n and maybe .step, .over and .trainings.
-        """
+        """A Value from a plain number, or from a `measures.stats.Estimate`."""
         if not hasattr(estimate, "low"):
             return cls(name, model, dataset, _or_none(estimate))
         parts = {part: _or_none(getattr(estimate, part, None)) for part in (*INTERVAL, "step")}
@@ -83,11 +77,8 @@ class Value:
 
     def to_json(self) -> dict:
         """As JSON data, without `over` and `trainings` where they say nothing."""
-        data = asdict(self)
-        for name, silent in (("over", IMAGES), ("trainings", ())):
-            if data[name] == silent:
-                del data[name]
-        return data
+        usual = {"over": IMAGES, "trainings": ()}
+        return {x: part for x, part in asdict(self).items() if x not in usual or part != usual[x]}
 
     def of_enough(self, least: int) -> "Value":
         """The value, without its interval where fewer than `least` images are behind it."""
@@ -129,24 +120,17 @@ ByName = Mapping[str, Value]  # the values of one model
 
 @dataclass(frozen=True)
 class Test:
-    """One comparison of a named value with a finite margin, for every model or for one.
-
-    Attributes:
-        extension: what differs from the paper, where it does not put this test to this model.
-        baseline: the accuracy of which the compared value is a gain or a loss, in points, if it is.
-        whole: that accuracy where all is right.
-        stand_ins: controls that are judged as if they were `model`.
-    """
+    """One comparison of a named value with a finite margin."""
 
     __test__ = False  # pytest must not collect it
     value: str
     op: str
     margin: float
-    model: str | None = None
-    extension: str = ""
-    baseline: str = ""
-    whole: float = WHOLE
-    stand_ins: tuple[str, ...] = ()
+    model: str | None = None  # the only one to which it is put
+    extension: str = ""  # what differs from the paper, where it does not put this test to the model
+    baseline: str = ""  # the accuracy of which the compared value is a gain or a loss, in points
+    whole: float = WHOLE  # that accuracy where all is right
+    stand_ins: tuple[str, ...] = ()  # controls that are judged as if they were `model`
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
@@ -179,15 +163,14 @@ class Test:
         if baseline is None or baseline.value is None:
             return f"{self.baseline} was not measured"
         right = 100 * baseline.value / self.whole
-        room = {"ceiling": 100 - right, "floor": right}
         needed = margin + max(smallest, value.step or 0.0)
-        limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
-        return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
+        limit = "ceiling" if 100 - right <= needed else "floor" if right <= needed else ""
+        return limit and f"at a {limit}: {self.baseline} = {baseline}"
 
     def in_trainings(self, value: Value | None, baseline: Value | None = None) -> str:
         """In how many trainings it comes out so: `holds in 3 of 3 trainings [29, 100 %]`.
 
-        Of an undecided test, in how many it holds; '' of a value of no trainings.
+        Of an undecided test, in how many it holds; empty for a value of no trainings.
         """
         if not value or not value.trainings:
             return ""
@@ -215,23 +198,14 @@ class Test:
 
 @dataclass(frozen=True)
 class Criterion:
-    """When a claim counts as supported.
+    """When a claim counts as supported."""
 
-    Attributes:
-        quantifier: 'all' or 'any' of the models to which the claim applies.
-        tests: what must hold on a model.
-        applies: what must hold before a model is judged at all (no outliers, nothing to test).
-        needs: what must hold on at least one model before the whole may be called supported.
-        why: why these margins.
-        min_n: the fewest images behind a value for which its tests are decided.
-    """
-
-    quantifier: str
-    tests: tuple[Test, ...]
-    applies: tuple[Test, ...] = ()
-    needs: tuple[Test, ...] = ()
-    why: str = ""
-    min_n: int = MIN_N
+    quantifier: str  # 'all' or 'any' of the models to which the claim applies
+    tests: tuple[Test, ...]  # what must hold on a model
+    applies: tuple[Test, ...] = ()  # what must hold before a model is judged at all
+    needs: tuple[Test, ...] = ()  # what must hold on some model before the whole is supported
+    why: str = ""  # these margins
+    min_n: int = MIN_N  # images behind a value for which its tests are decided, at least
 
     @property
     def all_tests(self) -> tuple[Test, ...]:
@@ -240,10 +214,7 @@ class Criterion:
 
     @property
     def digest(self) -> str:
-        """The digest of what decides a verdict, which a result carries as `criterion`.
-
-        Defaults are left out, so that older digests stay.
-        """
+        """The digest of what decides a verdict; defaults are left out, so that older ones stay."""
         data = asdict(self)
         del data["why"]
         if self.min_n == MIN_N:
@@ -265,12 +236,15 @@ class Criterion:
             for test in forced
         )
         least = max(self.min_n, FEWEST)
+        asked = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
+        # One of none (n = 0) is undefined, not of few.
         few = dict.fromkeys(
             f"{test.value} rests on {value.n}"
-            for test in (*self.applies, *self.tests)
-            if test.concerns(model) and (value := self._judged_by(test, values))
-            # One of none (n = 0) is undefined, not of few.
-            if value.value is not None and value.n and value.n < least and not value.is_bounded
+            for test in asked
+            if (value := self._judged_by(test, values))
+            and value.value is not None
+            and 0 < (value.n or 0) < least
+            and not value.is_bounded
         )
         if verdict == "inconclusive" and few:
             reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
@@ -285,19 +259,16 @@ class Criterion:
         return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
-        """Verdict on one model, the part that gave it ('applies' or 'tests'), and the tests in it
-        that forced it.
+        """Verdict on one model, the part that gave it ('applies' or 'tests'), and its tests that
+        forced it.
         """
-        if any(test.concerns(model) for test in self.tests):
-            for role, verdicts in _ROLES.items():
-                tests = [test for test in getattr(self, role) if test.concerns(model)]
-                outcomes = [self.outcome(test, values) for test in tests]
-                together = next((x for x in (False, None) if x in outcomes), True)
-                if together in verdicts:
-                    forced = [
-                        test for test, x in zip(tests, outcomes, strict=True) if x is together
-                    ]
-                    return verdicts[together], role, forced
+        for role in _ROLES if any(test.concerns(model) for test in self.tests) else ():
+            asked = [test for test in getattr(self, role) if test.concerns(model)]
+            outcomes = {test: self.outcome(test, values) for test in asked}
+            together = next((x for x in (False, None) if x in outcomes.values()), True)
+            if together in _ROLES[role]:
+                forced = [test for test in asked if outcomes[test] is together]
+                return _ROLES[role][together], role, forced
         return "not applicable", "tests", []
 
     def lacking(self, values: Mapping[str, ByName]) -> list[Test]:
@@ -307,12 +278,6 @@ class Criterion:
             for test in self.needs
             if not any(self.outcome(test, own) for x, own in values.items() if test.concerns(x))
         ]
-
-    def is_beside(self, model: str, values: ByName) -> bool:
-        """Whether a model is surely none of those of which the whole needs one."""
-        return any(
-            not test.concerns(model) or self.outcome(test, values) is False for test in self.needs
-        )
 
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
@@ -343,12 +308,8 @@ class Criterion:
         found = [one["verdict"] for one in verdicts]
         kinds = [verdict for verdict in found if verdict != "not applicable"]
         last, first = DECIDED if self.quantifier == "all" else reversed(DECIDED)
-        if not kinds:
-            verdict = "not applicable"
-        elif first in kinds:
-            verdict = first
-        else:
-            verdict = last if set(kinds) == {last} else "inconclusive"
+        order = (first, "inconclusive", last)
+        verdict = min(kinds, key=order.index, default="not applicable")
         if verdict == "supported" and (lacking := self.lacking(values)):
             return "inconclusive", f"{_count(kinds)}, but no model measured has {lacking[0]}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]

@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers.claims.criteria import WHOLE, Criterion, Test
 from helpers.claims.registry import read_yaml
-from helpers.claims.result import Result, judge
+from helpers.claims.result import Result
 
 FOLDER = "notebooks/criteria"
 SEEN = ("nothing", "controls", "real data")
@@ -23,39 +23,29 @@ _TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?(?:, baseline (\S+?))?(?:
 
 @dataclass
 class Entry:
-    """One state of a claim's criterion.
+    """One state of a claim's criterion."""
 
-    Attributes:
-        date: of the change, as 2026-11-22.
-        seen: what of this quantity had been seen when it was written, one of SEEN.
-        reason: why it was written, or changed.
-        criterion: quantifier, tests, applies and needs; each test as a text.
-        expected: the verdict that each control has to give.
-        photographs: the data sets whose images the claim's results had measured by then.
-        commit, digest: of entries of times when a program wrote them.
-    """
-
-    date: str
-    seen: str
+    date: str  # of the change, as 2026-11-22
+    seen: str  # what of this quantity had been seen when it was written, one of SEEN
     reason: str
-    criterion: dict
-    expected: dict[str, str]
-    photographs: list[str] = field(default_factory=list)
-    commit: str | None = None
+    criterion: dict  # quantifier, tests, applies and needs; each test as a text
+    expected: dict[str, str]  # the verdict that each control has to give
+    photographs: list[str] = field(default_factory=list)  # data sets that results had measured
+    commit: str | None = None  # with `digest`, of entries that a program wrote
     digest: str | None = None
 
     def judges_as(self, other: "Entry") -> bool:
         """Whether both have the same criterion; the order of tests does not count."""
-        return _sorted(self.criterion) == _sorted(other.criterion)
+        return not changes(self, other).keys() - {"expected"}
 
 
 def load(root: Path) -> dict[str, list[Entry]]:
     """Claim -> its entries, the oldest first."""
-    log = {}
-    for path in sorted((root / FOLDER).glob("*.yml")):
-        for id, entries in read_yaml(path).items():
-            log[id] = [Entry(**entry) for entry in entries]
-    return log
+    return {
+        id: [Entry(**entry) for entry in entries]
+        for path in sorted((root / FOLDER).glob("*.yml"))
+        for id, entries in read_yaml(path).items()
+    }
 
 
 def criterion(entry: Entry) -> Criterion:
@@ -70,16 +60,19 @@ def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
     if not (entries := log.get(result.id)):
         return result.verdict
     claim = replace(result.claim, criterion=criterion(entries[0]))
-    return judge(claim, result.values, result.sources, result.not_run).verdict
+    return replace(result, claim=claim).rejudged().verdict
 
 
 def is_after_the_fact(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> bool:
     """Whether the criterion that decides a result today is another than the first, and was changed
     when images of a data set that it measures had been seen.
+
+    Sets that something is fitted on are not measured.
     """
     seen = {name for entry in rewritten(entries) for name in entry.photographs}
-    changed = bool(entries) and not entries[-1].judges_as(entries[0])
-    return changed and not seen.isdisjoint(_judged_on(parameters))
+    measured = {parameters.get(name) for name in ("dataset", "other_dataset", "treated")}
+    measured |= {test for _, test, *_ in parameters.get("datasets", ())}
+    return bool(seen & measured) and not entries[-1].judges_as(entries[0])
 
 
 def rewritten(entries: Sequence[Entry]) -> list[Entry]:
@@ -93,9 +86,9 @@ def changes(before: Entry | None, after: Entry) -> dict[str, tuple[list[str], li
     found = {}
     for kind in {**old, **new}:
         one, other = old.get(kind, []), new.get(kind, [])
-        if set(one) != set(other):
-            gone = [line for line in one if line not in other]
-            found[kind] = gone, [line for line in other if line not in one]
+        gone = [line for line in one if line not in other]
+        added = [line for line in other if line not in one]
+        found |= {kind: (gone, added)} if gone or added else {}
     return found
 
 
@@ -106,22 +99,7 @@ def _read_test(text: str) -> Test:
     return Test(value, op, float(margin), model, "", baseline or "", float(whole or WHOLE))
 
 
-def _judged_on(parameters: Mapping[str, Any]) -> set[str]:
-    """The data sets whose images a result measures, without those that something is fitted on."""
-    several = [test for _, test, *_ in parameters.get("datasets", ())]
-    single = [parameters.get(name, "") for name in ("dataset", "other_dataset", "treated")]
-    return {*several, *single} - {""}
-
-
-def _sorted(criterion: Mapping) -> dict:
-    return {
-        name: sorted(part) if isinstance(part, list) else part for name, part in criterion.items()
-    }
-
-
 def _lines(entry: Entry) -> dict[str, list[str]]:
-    parts = {
-        kind: part if isinstance(part, list) else [str(part)]
-        for kind, part in entry.criterion.items()
-    }
-    return parts | {"expected": [f"{name}: {verdict}" for name, verdict in entry.expected.items()]}
+    expected = [f"{name}: {verdict}" for name, verdict in entry.expected.items()]
+    parts = {**entry.criterion, "expected": expected}
+    return {kind: part if isinstance(part, list) else [str(part)] for kind, part in parts.items()}

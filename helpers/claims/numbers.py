@@ -9,6 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,23 +30,18 @@ LOG_P = 4e-3  # a p-value, in decades: 0.9 % of it
 SPREADS = 4  # measured standard deviations
 _MISSING = "missing"
 _PARTS = ("verdict", "models", "values", "figures")
+_near = partial(math.isclose, rel_tol=1e-5)
 _P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
 
 
 class Deviation(NamedTuple):
-    """Two numbers (or verdicts, names, counts) that differ; too much where `ratio` is above 1.
+    """Two numbers (or verdicts, names, counts) that differ; too much where `ratio` is above 1."""
 
-    Attributes:
-        path: where they stand, such as `values/control-content/auc/low`.
-        tolerance: by how much they may differ (p-values: in decades); 0 where not at all.
-        ratio: their difference over the tolerance.
-    """
-
-    path: str
+    path: str  # such as `values/control-content/auc/low`
     stored: object
     fresh: object
-    tolerance: float
-    ratio: float
+    tolerance: float  # by how much they may differ (p-values: in decades); 0 where not at all
+    ratio: float  # their difference over the tolerance
 
     def __str__(self) -> str:
         return (
@@ -227,10 +223,6 @@ def _allowed_of_array(stored: Mapping, fresh: Mapping, is_histogram: bool) -> _A
     return allowed
 
 
-def _near(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-5)
-
-
 def _item(heights: list) -> float:
     """What one item adds to a bin of a histogram: the largest part of the lowest bar, down to a
     twentieth, that all bars are multiples of; nan where there is none.
@@ -265,10 +257,9 @@ def _decades(stored: float, fresh: float) -> float:
 
 def _entry(value: Value) -> dict:
     """A value as JSON data, without what it has not."""
-    entry = {name: rounded(getattr(value, name)) for name in ("low", "high", "step")}
+    entry = {name: rounded(getattr(value, name)) for name in ("value", "low", "high", "step")}
     entry |= {"n": value.n, "unit": value.unit or None}
-    found = {name: part for name, part in entry.items() if part is not None}
-    return {"value": rounded(value.value), **found}
+    return {name: part for name, part in entry.items() if part is not None or name == "value"}
 
 
 def _written(node: object, line: str) -> str:

@@ -5,6 +5,7 @@ those of its run.
 """
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,11 +48,6 @@ class Project:
     def results(self) -> Iterator[Path]:
         """The `<id>.json` of every published run and of the controls, by run and identifier."""
         return iter(sorted(self.runs.glob("*/*.json")))
-
-    def executed(self) -> set[Path]:
-        """Where `read_notebook` reads the executed notebooks of these runs."""
-        found = self.runs.glob("*/*.ipynb*")
-        return {path.with_name(path.name.removesuffix(".gz")) for path in found}
 
     def own_results(self) -> Iterator[Path]:
         """The `<id>.json` of every run that is not published, by run and identifier."""
@@ -96,10 +92,8 @@ def differing(
 
     Numbers of the same code under earlier defaults (`SAME`) are no others.
     """
-    others = [part for part in today if made.get(part) != today[part]]
-    if made.get("numbers") in project.stored_numbers(id).get(SAME, ()):
-        others = [part for part in others if part != "numbers"]
-    return others
+    same = {"numbers": project.stored_numbers(id).get(SAME, ())}
+    return [x for x in today if made.get(x) not in (today[x], *same.get(x, ()))]
 
 
 def other_inputs(project: Project, data: Mapping) -> list[str]:
@@ -117,9 +111,7 @@ def other_inputs(project: Project, data: Mapping) -> list[str]:
 
 def git(root: Path, *arguments: str) -> str | None:
     """What git says of the checkout at `root`; None where there is no git, or none of its."""
-    try:
-        command = ["git", "-C", root, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:  # no git here
+    if not shutil.which("git"):
         return None
+    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -29,14 +29,11 @@ def default() -> Path:
 
 @dataclass(frozen=True)
 class Registry:
-    """Papers and claims by identifier.
-
-    Attributes:
-        replicates: run -> the run that it repeats on other images, for runs that count in no sum.
-    """
+    """Papers and claims by identifier."""
 
     papers: dict[str, Paper]
     claims: dict[str, Claim]
+    # Run -> the run that it repeats on other images, for runs that count in no sum.
     replicates: dict[str, str] = field(default_factory=dict)
 
     def named(self, text: str) -> str:
@@ -94,35 +91,25 @@ def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:
 
 @dataclass(frozen=True)
 class Term:
-    """What a value is called.
+    """What a value is called."""
 
-    Attributes:
-        label: a noun phrase in the field's words, without its unit.
-        unit: such as 'share of images', 'points', 'count'; empty for a plain ratio or index.
-        higher: what a higher value means, as a clause; empty where that is no question.
-        of: what the n of the value counts.
-    """
-
-    label: str
-    unit: str = ""
-    higher: str = ""
-    of: str = "images"
+    label: str  # a noun phrase in the field's words, without its unit
+    unit: str = ""  # such as 'share of images', 'points', 'count'; empty for a plain ratio or index
+    higher: str = ""  # what a higher value means, as a clause; empty where that is no question
+    of: str = "images"  # what the n of the value counts
 
 
 @dataclass(frozen=True)
 class Terms:
     """The terms of all claims.
 
-    Attributes:
-        claims: claim -> name -> Term; a name may hold `{}`, for a word which its label repeats. A
-            name that begins with `_` is an ending of this claim's names.
-        common: name -> Term, for every claim that does not say otherwise.
-        endings: ending of a name -> what it says, for names that have a term without it.
+    A name may hold `{}`, for a word which its label repeats. A name of a claim that begins with `_`
+    is an ending of its names.
     """
 
     claims: Mapping[str, Mapping[str, Term]] = field(default_factory=dict)
-    common: Mapping[str, Term] = field(default_factory=dict)
-    endings: Mapping[str, str] = field(default_factory=dict)
+    common: Mapping[str, Term] = field(default_factory=dict)  # of claims that do not say otherwise
+    endings: Mapping[str, str] = field(default_factory=dict)  # of names with a term without them
 
     def of(self, claim: str, name: str) -> Term | None:
         """The term for the value `name` of `claim`; None where there is none.
@@ -131,21 +118,18 @@ class Terms:
         describes, the longest first; the claim's own terms go before the common ones.
         """
         own = self.claims.get(claim, {})
-        for terms in (own, self.common):
-            if name in terms:
-                return terms[name]
-        endings = {**self.endings}
-        endings |= {key: term.label for key, term in own.items() if key.startswith("_")}
+        terms = {**self.common, **own}
+        if name in terms:
+            return terms[name]
+        endings = {**self.endings, **{x: y.label for x, y in own.items() if x.startswith("_")}}
         for ending in sorted(endings, key=len, reverse=True):
             if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
                 return replace(found, label=f"{found.label}, {endings[ending]}")
-        for terms in (own, self.common):
-            for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
-                if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
-                    label = terms[pattern].label
-                    for word in words.groups():
-                        label = label.replace("{}", word.replace("_", " "), 1)
-                    return replace(terms[pattern], label=label)
+        patterns = (key for key in terms if "{}" in key)
+        for pattern in sorted(patterns, key=lambda key: (key in own, len(key)), reverse=True):
+            if found := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
+                words = (word.replace("_", " ") for word in found.groups())
+                return replace(terms[pattern], label=terms[pattern].label.format(*words))
         return None
 
 
@@ -159,10 +143,7 @@ def load_terms() -> Terms:
 def _read_terms(path: Path) -> Terms:
     data = read_yaml(path)
     claims = {
-        id: {
-            name: Term(term) if isinstance(term, str) else Term(**term)
-            for name, term in own.items()
-        }
+        id: {x: Term(y) if isinstance(y, str) else Term(**y) for x, y in own.items()}
         for id, own in data["claims"].items()
     }
     common = {name: Term(**term) for name, term in data["common"].items()}

@@ -1,8 +1,9 @@
 """A result: measured values and the verdict on them, as a notebook displays it and as files."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -61,11 +62,12 @@ class Result:
     @cached_property
     def edited(self) -> list[str]:
         """The models whose values are with a test-time register, and without: `x_plain`."""
-        counts = {
-            model: (own.get("registers"), own.get(f"registers{PLAIN}"))
+        return [
+            model
             for model, own in self.by_model.items()
-        }
-        return [m for m, (now, old) in counts.items() if now and old and now.value > old.value]
+            if (now := own.get("registers")) and (plain := own.get(f"registers{PLAIN}"))
+            if now.value > plain.value
+        ]
 
     def state(self, value: Value) -> str:
         """`with a test-time register` for a value that was measured so, else ''."""
@@ -82,22 +84,24 @@ class Result:
         against the statement refutes it.
         """
         criterion, shown = self.claim.criterion, dict(self.models)
-        if criterion.lacking(self.by_model):
-            for model, verdict in self.models.items():
-                beside = criterion.is_beside(model, self.by_model[model])
-                if verdict == "supported" or (verdict == "inconclusive" and beside):
-                    shown[model] = NOT_TESTED
+        for model, verdict in self.models.items() if criterion.lacking(self.by_model) else ():
+            is_other = any(
+                not test.concerns(model) or criterion.outcome(test, self.by_model[model]) is False
+                for test in criterion.needs
+            )
+            if verdict == "supported" or (verdict == "inconclusive" and is_other):
+                shown[model] = NOT_TESTED
         halves = {*shown.values()} - {"not applicable"} == {NOT_TESTED}
         return {"": NOT_TESTED if halves else self.verdict} | shown
 
     @cached_property
     def without_controls(self) -> str | None:
-        """What is shown of what was measured beside the controls; None where nothing was."""
+        """What is shown of all but the controls; None where nothing else was measured."""
         own = [model for model in self.models if not model.startswith(CONTROL)]
         if len(own) == len(self.models):
             return self.shown[""]
         values = [value for value in self.values if not value.model.startswith(CONTROL)]
-        return judge(self.claim, values, not_run=self.not_run).shown[""] if own else None
+        return replace(self, values=values).rejudged().shown[""] if own else None
 
     def rejudged(self) -> "Result":
         """The verdict of today's criterion on the same values."""
@@ -144,21 +148,20 @@ class Result:
     def figures(self) -> Cells:
         """The paper's figures beside ours, as cells of `pivot`.
 
-        The paper's rows for a model stand right above our row.
+        The paper's rows for a model stand right above our row, those for no model of ours last.
         """
-        names = self.claim.source.models
-        papers = [(names.get(row["model"]), row) for row in self.claim.reported]
+        papers, last = defaultdict(list), []
+        for row in self.claim.reported:
+            checkpoint = self.claim.source.models.get(row["model"])
+            (papers[checkpoint] if checkpoint in self.by_model else last).append(row)
         cells = []
         for model, values in self.by_model.items():
-            cells += reported_cells(
-                [row for checkpoint, row in papers if checkpoint == model], "paper, "
-            )
+            cells += reported_cells(papers[model], "paper, ")
             for value in values.values():
                 source = f"ours, {value.dataset}" if value.dataset else "ours"
                 cells += [(source, model, "n", str(value.n))] if value.n is not None else []
                 cells.append((source, model, value.name, str(value)))
-        others = [row for checkpoint, row in papers if checkpoint not in self.by_model]
-        return cells + reported_cells(others, "paper, ")
+        return cells + reported_cells(last, "paper, ")
 
     def outcomes(self) -> dict[str, dict[str, str]]:
         """Model -> each test that concerns it -> holds, fails or undecided."""
@@ -218,9 +221,7 @@ def by_model(values: Iterable[Value]) -> dict[str, ByName]:
     for value in values:
         own = nested.setdefault(value.model, {})
         if own.setdefault(value.name, value) is not value:
-            raise ValueError(
-                f"two values named {value.name!r} for {value.model}; give each a name of its own"
-            )
+            raise ValueError(f"two values named {value.name!r} for {value.model}")
     return nested
 
 

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy.special import expit, logit
 from scipy.stats import binomtest, false_discovery_control, t
 
 from helpers.claims.criteria import DECIDED, Test, Value
-from helpers.claims.result import Result, judge
+from helpers.claims.result import Result
 
 ALPHA = 0.05  # of the stored intervals
 ALIKE = 0.02  # of an interval: how far from its middle a value may lie on the estimator's scale
@@ -154,7 +154,7 @@ def judgements(runs: Mapping[str, Mapping[str, Result]]) -> list[Judgement]:
 def rejudged(result: Result, alpha: float) -> Result:
     """Today's verdict on the values of a result with intervals at level 1 - `alpha`."""
     values = [at_level(value, alpha) for value in result.values]
-    return judge(result.claim, values, result.sources, result.not_run)
+    return replace(result, values=values).rejudged()
 
 
 class Shared(NamedTuple):
@@ -173,7 +173,8 @@ def shared(results: Iterable[Result]) -> Shared:
     """
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
     found = Shared([], {}, {}, [])
-    rests_on, images, lists = (defaultdict[Any, dict](dict) for _ in range(3))  # of ordered sets
+    # Ordered sets: decided claim -> checkpoints; name and digest of images -> claims.
+    rests_on, images, lists = defaultdict(dict), defaultdict(dict), {}
     for result in results:
         weights = {source["name"]: source.get("weights_hash") for source in result.sources}
         for model, verdict in result.models.items():
@@ -184,13 +185,14 @@ def shared(results: Iterable[Result]) -> Shared:
             is_list = "digest" in source and "weights_hash" not in source
             if is_list and result.verdict not in ("not applicable", "not run"):
                 images[source["name"]][result.id] = None
-                lists[source["digest"], source["name"], source["n"]][result.id] = None
+                listed = lists.setdefault(source["digest"], (source["name"], source["n"], {}))
+                listed[-1][result.id] = None
     found.decided.extend(rests_on)
     for id, own in rests_on.items():
         for checkpoint in own:
             found.checkpoints.setdefault(checkpoint, ([], []))[len(own) > 1].append(id)
     found.images.update((name, [*own]) for name, own in images.items())
-    found.lists.extend((name, n, [*own]) for (_, name, n), own in lists.items())
+    found.lists.extend((name, n, [*own]) for name, n, own in lists.values())
     return found
 
 
@@ -251,9 +253,7 @@ def _statistic(value: Value, margin: float) -> float:
 
 def _divided(distance: float, error: float) -> float:
     """Distance in errors: none is none, also in errors of 0."""
-    if not distance:
-        return 0.0
-    return distance / error if error else math.copysign(math.inf, distance)
+    return distance / error if error else math.copysign(math.inf, distance) if distance else 0.0
 
 
 def _touching(value: Value, margin: float, side: int) -> float:
