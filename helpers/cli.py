@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from tqdm import tqdm
 
-from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, other_inputs
-from helpers.claims.result import Result, as_expected, read_result
+from helpers.claims.result import Result, as_expected, read_result, unexpected
 from helpers.files import write_text
 from helpers.names import plural, stored_name
 from helpers.settings import check_choice
 
+PARAMETER = "of the notebooks that have it; lists as a,b or [[a, b], [c, d]]"
+RAY = "on a Ray cluster: at ADDRESS, or else in RAY_ADDRESS, or of this machine"
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where a model has them
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
@@ -79,18 +79,6 @@ def command(example: str) -> Callable:
     return register
 
 
-class Lines(tqdm):
-    """A progress bar on a terminal's stderr, and a line on stdout for each outcome."""
-
-    def __init__(self, total: int):
-        super().__init__(total=total, unit="notebook", disable=total < 2 or None, leave=False)
-
-    def __call__(self, outcome: object) -> None:
-        self.write(str(outcome))
-        sys.stdout.flush()
-        self.update()
-
-
 def _ended(outcomes: Sequence) -> int:
     """Say how many controls gave what was expected; the exit status of a run."""
     from helpers.run.execute import calibrated
@@ -144,48 +132,46 @@ jobs_option = click.option("--jobs", type=COUNT, help="notebooks at a time, not 
 @command("list")
 def list_claims(project):
     """Show every claim: identifier, title, and its verdict in each run."""
-    verdicts: dict[str, list[str]] = {}
-    for path, kind in _results(project):
-        said = f"{path.parent.name}{kind}: {verdict(project, path)}"
-        verdicts.setdefault(path.stem, []).append(said)
+    verdicts = _verdicts(project)
     rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
     for id, claim in project.registry.claims.items():
         none = "no result yet" if claim.notebook else "no notebook yet"
-        rows.append((id, claim.title, "; ".join(verdicts.get(id, [none]))))
+        said = [f"{run}: {verdict}" for run, verdict, _ in verdicts.get(id, ())]
+        rows.append((id, claim.title, "; ".join(said) or none))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
 
 
-def _results(project: Project) -> list[tuple[Path, str]]:
-    """The published results and those of one's own, each with what is said of it."""
-    own = [(path, " (not published)") for path in project.own_results()]
-    return [(path, "") for path in project.results()] + own
+def _verdicts(project: Project) -> dict[str, list[tuple[str, str, str]]]:
+    """Claim -> of each result, published or one's own, the run, what is said, and the reason."""
+    rows: dict[str, list[tuple[str, str, str]]] = {}
+    for path in (*project.results(), *project.own_results()):
+        run = path.parent.name + " (not published)" * (project.own in path.parents)
+        try:
+            said = _said(project, path)
+        except (ValueError, KeyError):
+            said = "unreadable, see `check`", ""
+        rows.setdefault(path.stem, []).append((run, *said))
+    return rows
 
 
-def verdict(project: Project, path: Path, reason: bool = False) -> str:
-    """The verdict of a result, whether it agrees with the paper, and whether it was published and
-    is stale; of that on the controls how many are as expected; with its `reason` on a second line.
-    """
-    try:
-        data = read_result(path)
-        result = Result.from_json(project.registry[path.stem], data)
-    except (ValueError, KeyError):
-        return "unreadable, see `check`"
-    if path.parent.name == CONTROLS and (controls := result.calibration()):
-        return as_expected(controls)
-    said = _answers(result) + (", after the fact" if data.get("after_the_fact") else "")
-    said += ", stale" if project.runs in path.parents and other_inputs(project, data) else ""
-    return f"{said}\n    {result.reason}" if reason else said
-
-
-def _answers(result: Result) -> str:
-    """`refuted, agrees`, and what today's criterion says where an earlier one judged."""
-    said = f"{result.shown['']}, {result.agreement.answer}"
-    said += f", {plural(len(result.not_run), 'model')} not run" if result.not_run else ""
-    if result.today is None:
-        return said
-    return f"{said} (by an earlier criterion; by today's {_answers(result.today)})"
+def _said(project: Project, path: Path) -> tuple[str, str]:
+    """`refuted, agrees`, and whether it was judged late or is stale; and the reason."""
+    data = read_result(path)
+    result = Result.from_json(project.registry[path.stem], data)
+    if data["run"] == CONTROLS:
+        return as_expected(result.calibration()), ""
+    said = [result.shown[""], result.agreement.answer]
+    if result.not_run:
+        said.append(f"{plural(len(result.not_run), 'model')} not run")
+    if result.today:
+        said.append(f"by today's criterion {result.today.shown['']}")
+    if data.get("after_the_fact"):
+        said.append("after the fact")
+    if project.runs in path.parents and other_inputs(project, data):
+        said.append("stale")
+    return ", ".join(said), result.reason
 
 
 @command("show nr1-artifacts")
@@ -195,18 +181,15 @@ def show(project, id):
     claim = project.registry[id := project.registry.named(id)]
     print(f"{id}: {claim.title}\n{claim.statement}\n")
     print(f"measure: {_line(claim.measure)}\ncriterion: {claim.criterion}\n\nresults:")
-    for path, kind in _results(project):
-        if path.stem == id:
-            print(f"  {path.parent.name}{kind}: {verdict(project, path, reason=True)}")
+    for run, verdict, reason in _verdicts(project).get(id, ()):
+        print(f"  {run}: {verdict}", *([f"    {reason}"] if reason else []), sep="\n")
     if claim.notebook is None:
         print(f"\nnotebook: none yet: {claim.waiting}")
         return
-    cells = read_notebook(project.source(id)).cells
-    (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
-    print(f"\nnotebook: {claim.notebook}\n\nparameters, the run on the controls:\n{source}")
-    for profile, own in claim.profiles.items():
-        print(f"\nprofile {profile} (`run {id} --run {profile}`):")
-        print(*(f"{name} = {value!r}" for name, value in own.items()), sep="\n")
+    print(f"\nnotebook: {claim.notebook}")
+    for name, values in {CONTROLS: claim.parameters, **claim.profiles}.items():
+        print(f"\nparameters of `run {id} --run {name}`:")
+        print(*(f"{key} = {value!r}" for key, value in values.items()), sep="\n")
 
 
 @command(
@@ -214,110 +197,66 @@ def show(project, id):
     "-p dataset=photographs -p n=20"
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "every", is_flag=True, help="every claim with a profile or result of --run")
+@click.option("--paper", help="those of --all that are of one paper, such as sorts")
+@click.option("--changed", is_flag=True, help="those whose published result is stale")
 @click.option(
-    "--all",
-    "every",
-    is_flag=True,
-    help="the whole run: every claim with a profile of its name or a result in it; in a new run "
-    "with -p, every claim",
+    "--run", "name", help=f"folder, and profile [default: {CONTROLS}, with -p or --profile mine]"
 )
-@click.option("--paper", help="those of the whole run that are of one paper, such as sorts")
+@click.option("--profile", help="another profile than that called as the run")
 @click.option(
-    "--changed", is_flag=True, help="those whose published result is stale, as `check` names it"
-)
-@click.option(
-    "--run",
-    "name",
-    help="the folder that is written, and the profile that is used where it is called like one  "
-    f"[default: {CONTROLS}, and with -p or --profile mine]",
-)
-@click.option("--profile", help="of whose parameters, not of those called as the run")
-@click.option(
-    "-p",
-    "overrides",
-    multiple=True,
-    callback=_pairs,
-    metavar="KEY=VALUE",
-    help="a parameter of the notebooks that have it; lists as a,b or [[a, b], [c, d]]",
+    "-p", "overrides", multiple=True, callback=_pairs, metavar="KEY=VALUE", help=PARAMETER
 )
 @click.option("--plan", is_flag=True, help="run nothing: list what would run")
 @click.option("--html", is_flag=True, help="also the page of the claim, in seconds")
-@click.option(
-    "--force", is_flag=True, help="run again what is finished, and replace other parameters"
-)
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="",
-    metavar="[ADDRESS]",
-    help="on a Ray cluster: that at ADDRESS, or else in RAY_ADDRESS, or of this machine",
-)
+@click.option("--force", is_flag=True, help="run what is finished, and replace other parameters")
+@click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]", help=RAY)
 @jobs_option
 def run(project, ids, every, paper, changed, name, profile, overrides, plan, html, **options):
     """Execute the notebooks of claims into _build/runs/NAME; what is finished with the same inputs
-    is kept.
+    is kept. With -p, --all is every claim where NAME is new.
     """
-    several = every or changed or paper is not None
+    several = bool(every or changed or paper)
     if several == bool(ids):
         raise ValueError("name claims, or give --all, --paper PAPER or --changed without names")
     if (overrides or profile) and (changed or name == CONTROLS):
         raise ValueError("-p and --profile are for a run of another --run")
     if html and len(ids) != 1:
         raise ValueError("--html shows one claim; name it")
-    from helpers.run import execute
+    from helpers.run import check, execute, parameters
 
+    if paper:
+        check_choice("--paper", paper, project.registry.papers)
+    run = name or (parameters.MINE if overrides or profile else CONTROLS)
+    if ids:
+        chosen = {run: list(dict.fromkeys(map(project.registry.named, ids)))}
+    elif changed:
+        chosen = {x: y for x, y in check.changed(project).items() if name in (None, x)}
+    else:
+        chosen = {run: parameters.whole(project, run, overrides, profile)}
+    if not chosen:
+        print("nothing is to be run")
     # Whose page is asked for without parameters, has them already.
     again = several or (html and not overrides and profile is None)
     failed = 0
-    for own, claims in _chosen(project, ids, name, overrides, paper, changed, profile).items():
+    for run, claims in chosen.items():
+        claims = [id for id in claims if paper in (None, project.registry[id].paper)]
         if plan:
-            print(*(f"{own}/{id}" for id in claims), sep="\n")
+            print(*(f"{run}/{id}" for id in claims), sep="\n")
+        if plan or not claims:
             continue
-        with Lines(len(claims)) as report:
-            outcomes = execute.run_claims(
-                project, claims, own, overrides, profile=profile, again=again, report=report,
-                **options,
-            )  # fmt: skip
+        outcomes = execute.run_claims(
+            project, claims, run, overrides, profile=profile, again=again, **options
+        )
         failed |= _ended(outcomes)
         if any(outcome.status != "failed" for outcome in outcomes):
-            print(f"results in {project.place(own).relative_to(project.root)}")
+            print(f"results in {project.place(run).relative_to(project.root)}")
         if html and not failed:
             from helpers.book.build import CLAIMS, build
 
-            site = build(project.root, project.root / "_build" / "pages" / own, only=(own, claims))
+            site = build(project.root, project.root / "_build" / "pages" / run, only=(run, claims))
             print(site / CLAIMS / f"{claims[0]}.html")
     return failed
-
-
-def _chosen(
-    project: Project,
-    ids: Sequence[str],
-    name: str | None,
-    overrides: dict[str, str],
-    paper: str | None,
-    changed: bool,
-    profile: str | None,
-) -> dict[str, list[str]]:
-    """Run -> the claims that the options choose in it."""
-    from helpers.run import check, parameters
-
-    registry = project.registry
-    run = (parameters.MINE if overrides or profile else CONTROLS) if name is None else name
-    if ids:
-        return {run: list(dict.fromkeys(map(registry.named, ids)))}
-    if paper is not None:
-        check_choice("--paper", paper, registry.papers)
-    if changed:
-        chosen = {own: x for own, x in check.changed(project).items() if name in (None, own)}
-    else:
-        chosen = {run: parameters.whole(project, run, overrides, profile)}
-    chosen = {
-        own: [id for id in claims if paper in (None, registry[id].paper)]
-        for own, claims in chosen.items()
-    }
-    if not any(chosen.values()):
-        print("nothing is to be run")
-    return {own: claims for own, claims in chosen.items() if claims}
 
 
 @command("publish vit-tiny")
@@ -337,16 +276,10 @@ def publish(project, name, force):
 def book(project, jobs):
     """Run every notebook on the offline controls, then build _build/html and print its path."""
     from helpers.book.build import build
-    from helpers.run import check, execute
+    from helpers.run.execute import run_claims
 
-    ids = project.with_notebook()
-    with Lines(len(ids)) as report:
-        outcomes = execute.run_claims(project, ids, jobs=jobs, report=report)
-    if _ended(outcomes):
+    if _ended(run_claims(project, project.with_notebook(), jobs=jobs)):
         return _failed("the book was not built, since the lines above tell of failures")
-    _agree(project)  # printed, but no obstacle: the book shows what there is
-    if old := list(check.outdated(project, check.history(project))):
-        print(f"{plural(len(old), 'published result')} not of today's code; `check` names them")
     try:
         print(build(project.root) / "index.html")
     except RuntimeError as error:
@@ -354,38 +287,24 @@ def book(project, jobs):
 
 
 @command("check")
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="fail also for results of other code, by an earlier criterion, with local changes or at "
-    "an unknown revision",
-)
+@click.option("--strict", is_flag=True, help="fail also where results are old")
 def check(project, strict):
     """Report where registry, notebooks, table of contents and results disagree, and which results
-    are old.
+    are old: of other code, by an earlier criterion, with local changes, at an unknown revision.
     """
     from helpers.run import check
 
-    agree, revisions = _agree(project), check.history(project)
+    problems, revisions = list(check.problems(project)), check.history(project)
+    print(*problems or ["registry, notebooks, table of contents and results agree"], sep="\n")
     old = list(check.outdated(project, revisions))
     for line in old:
         print(f"note: {line}")
     if old:
-        print(
-            f"note: {plural(len(old), 'published result')}: `run --changed` makes stale ones anew"
-        )
+        count = plural(len(old), "published result")
+        print(f"note: {count}: `run --changed` makes stale ones anew")
     if revisions is None:
         print("note: the revisions of the results were not checked: the git history is not here")
-    return int(not agree or (strict and bool(old)))
-
-
-def _agree(project: Project) -> bool:
-    """Print where the project disagrees, or that it does not."""
-    from helpers.run import check
-
-    problems = list(check.problems(project))
-    print(*problems or ["registry, notebooks, table of contents and results agree"], sep="\n")
-    return not problems
+    return int(bool(problems or (strict and old)))
 
 
 @command("compare vit-tiny mine")
@@ -412,9 +331,8 @@ def baselines(project, ids, jobs):
     from helpers.run.execute import store_outputs
 
     ids = [*map(project.registry.named, ids)] or project.with_notebook()
-    with Lines(len(ids)) as report:
-        outcomes = store_outputs(project, ids, jobs, report)
-    return _ended(outcomes) or int(not all(one.is_calibrated for one in outcomes))
+    outcomes = store_outputs(project, ids, jobs)
+    return _ended(outcomes) or int(any(unexpected(one.calibration) for one in outcomes))
 
 
 # ---- A model of one's own
@@ -427,13 +345,11 @@ def baselines(project, ids, jobs):
 @_for_models
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
-@click.option(
-    "--json", "numbers", type=PATH, help="the numbers; of several models a folder, a file for each"
-)
+@click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG; of one model")
-@click.option("--exit-code", is_flag=True, help="exit with 10 where a model has outliers")
+@click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
 def diagnose(
-    project, names, images, n, seed, batch_size, device, labelled, out, numbers, figures, exit_code
+    project, names, images, n, seed, labelled, out, numbers, figures, exit_code, **options
 ):
     """Examine models: have they outlier tokens, where, what writes them, what does moving them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
@@ -446,11 +362,8 @@ def diagnose(
     pictures, status = load_images(images, n, seed), 0
     for name in map(_model, names):
         try:
-            backbone = models.load_backbone(name, device=device)
-            found = own.diagnose(
-                backbone, pictures, labelled=labelled, seed=seed, batch_size=batch_size,
-                device=device,
-            )  # fmt: skip
+            backbone = models.load_backbone(name, device=options["device"])
+            found = own.diagnose(backbone, pictures, labelled=labelled, seed=seed, **options)
         except (models.ModelUnavailable, RuntimeError, ValueError, OSError) as error:
             if len(names) == 1:
                 raise ValueError(error) from None
@@ -467,26 +380,20 @@ def diagnose(
             write_text(figures / f"{title}.svg", svg)
         if numbers:
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".json"
-            path = numbers / file if len(names) > 1 else numbers
             text = json.dumps(own.to_json(found), indent=1, ensure_ascii=False, allow_nan=False)
-            write_text(path, text + "\n")
+            write_text(numbers / file if len(names) > 1 else numbers, text + "\n")
     return status
 
 
 @command("edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited")
 @click.argument("name", metavar="MODEL")
 @_for_models
-@click.option(
-    "--neurons",
-    callback=_neurons,
-    metavar="B:U,B:U",
-    help="block:unit, from 0, as `diagnose` names them",
-)
+@click.option("--neurons", callback=_neurons, metavar="B:U,B:U", help="block:unit, from 0")
 @click.option("--auto", is_flag=True, help="those that `diagnose` would move")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
 @click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
-def edit(project, name, images, n, seed, batch_size, device, neurons, auto, registers, out, pt2):
+def edit(project, name, images, n, seed, neurons, auto, registers, out, pt2, **options):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -499,9 +406,9 @@ def edit(project, name, images, n, seed, batch_size, device, neurons, auto, regi
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; choose another folder")
     model, pictures = _model(name), load_images(images, n, seed)
-    backbone = models.load_backbone(model, device=device)
+    backbone = models.load_backbone(model, device=options["device"])
     if auto:
-        found = own.diagnose(backbone, pictures, seed=seed, batch_size=batch_size)
+        found = own.diagnose(backbone, pictures, seed=seed, **options)
         print(*own.advice(found, model), sep="\n")
         if not found.remedy:
             raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")

@@ -37,7 +37,7 @@ from helpers.capture import AttentionEntropy, ClsAttention, FinalTokens, PatchNo
 from helpers.files import write_text
 from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
-from helpers.run.provenance import hardware, provenance
+from helpers.run.provenance import provenance
 
 Method = Callable[[Tensor], dict[str, Tensor]]
 ROOT = Path(__file__).parents[1]
@@ -278,7 +278,7 @@ def deviation(value: Tensor, expected: Tensor) -> float:
 
 def machine(device: str) -> dict[str, Any]:
     """Where something is measured, and by which code."""
-    about = {**hardware(device), **provenance(ROOT)}
+    about = provenance(ROOT, device)
     about["versions"] = {"torch": torch.__version__, "timm": timm.__version__}
     return {x: about[x] for x in ("device", "energy_kw", "versions", "git_revision", "git_dirty")}
 

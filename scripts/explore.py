@@ -35,7 +35,7 @@ from helpers.measures.outliers import PRESENT, after_rolling, under_rule
 from helpers.measures.similarity import neighbour_cosine
 from helpers.measures.stats import Estimate
 from helpers.models import load_backbone
-from helpers.run.provenance import hardware, provenance
+from helpers.run.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 # Three of scikit-image's photographs that may be passed on: title, author and licence, as the
@@ -260,7 +260,7 @@ def main() -> None:
         measured = thresholds(asked.model, images, load_registry(), **options)
     else:
         measured = {"patches": patches, "maps": maps}[asked.what](asked.model, **options)
-    origin = provenance(ROOT) | hardware(asked.device)
+    origin = provenance(ROOT, asked.device)
     result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)
     path = ROOT / "book" / "explore" / f"{asked.what}-{name}.json"

@@ -83,7 +83,7 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     given = {x: y for x, y in fewer(result["parameters"], images).items() if x in known}
     done = execute(project, id, given, threads)
     stored = pd.read_parquet(path.with_name(f"{id}{IMAGES_SUFFIX}"))
-    stored = stored[~stored["model"].isin(done.result.not_run)]
+    stored = stored[~stored["model"].isin(done.result["not_run"])]
     pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))
     wrong = Counter()
     for (model, name, _), own in pairs.groupby([*VALUE_OF, "part"]):

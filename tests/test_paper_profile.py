@@ -73,4 +73,4 @@ def test_the_notebook_runs(id, stand_in):
     names = {*texts_in([parameters[name] for name in MODELS if name in parameters])}
     assert all(name.startswith("local-dir:") for name in names - {""})
     done = execute(PROJECT, id, parameters)
-    assert done.result.verdict and not done.result.not_run
+    assert done.result["verdict"] and not done.result["not_run"]

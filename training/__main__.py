@@ -12,7 +12,7 @@ import click
 from helpers.files import write_text
 from helpers.models.trained import name_of
 from helpers.names import stored_name
-from helpers.run.provenance import hardware, provenance
+from helpers.run.provenance import provenance
 from training.jobs import card, train_all
 from training.loop import KINDS
 from training.recipes import PRESETS
@@ -75,7 +75,7 @@ def main(preset, base, registers, seeds, changes, name, out, device, workers, jo
         device=device,
         workers=workers,
         jobs=min(jobs, len(recipes)),
-        about={"command": command, **provenance(ROOT), **hardware(device)},
+        about={"command": command, **provenance(ROOT, device)},
         report=lambda outcome: print(*outcome, sep="  ", flush=True),
         cache=Path("_build/cache"),
     )

@@ -27,6 +27,8 @@ def neighbour_cosine(
     The mean is over the neighbours that exist. A vector of zeros has similarity 0; a grid of one
     patch gives nan.
     """
+    if neighbours not in OFFSETS:
+        raise ValueError(f"neighbours is {neighbours}; choose one of {[*OFFSETS]}")
     patches = torch.as_tensor(grid)
     patches = F.normalize(patches.to(torch.promote_types(patches.dtype, torch.float32)), dim=-1)
     exists = torch.ones_like(patches[..., :1])

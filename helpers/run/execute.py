@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import nbformat
+from tqdm import tqdm
 
 from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
@@ -34,8 +36,8 @@ from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_bytes, write_text
 from helpers.names import plural
 from helpers.run.kernel import OwnKernel, executed
-from helpers.run.parameters import check_run, resolve_all
-from helpers.run.provenance import fingerprint, hardware, provenance
+from helpers.run.parameters import check_replaced, check_run, resolve_all
+from helpers.run.provenance import fingerprint, provenance
 
 CACHE = "REGISTERS_CACHE"  # where kernels find the folder of captures, see capture/cache.py
 
@@ -59,34 +61,36 @@ class Outcome(NamedTuple):
         seconds = f"  ({self.seconds:.1f} s)" if self.seconds else ""
         return f"{self.id}  {said}{seconds}" + (f": {self.reason}" if self.reason else "")
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether every control gave what was expected of it."""
-        return not unexpected(self.calibration)
-
 
 def calibrated(outcomes: Sequence[Outcome]) -> str:
     """In a sentence how many controls gave what was expected; '' where none ran alone."""
     found = [one.calibration for one in outcomes if one.calibration]
-    if not found:
-        return ""
-    count = sum(map(len, found))
-    right = count - sum(len(unexpected(own)) for own in found)
+    count, wrong = sum(map(len, found)), sum(len(unexpected(one)) for one in found)
     claims = f"{plural(len(found), 'claim')} on reference models"
-    return f"{claims}: {right} of {count} as expected. This is validation, not a finding."
+    said = f"{claims}: {count - wrong} of {count} as expected. This is validation, not a finding."
+    return said if found else ""
 
 
-class Made(NamedTuple):
-    """The result of an executed claim as JSON data, its notebook, and its values by image."""
+def show(outcome: Outcome) -> None:
+    """A line on stdout, above the progress bar."""
+    tqdm.write(str(outcome))
+    sys.stdout.flush()
 
+
+class Executed(NamedTuple):
+    """An executed notebook, its result as JSON data, the file of its values by image, and the wall
+    time.
+    """
+
+    notebook: nbformat.NotebookNode
     result: dict
-    notebook: bytes
-    images: bytes | None = None
+    images: bytes | None
+    seconds: float
 
     def write(self, folder: Path) -> None:
         """Write the files of the claim into `folder`, the result last."""
         id = self.result["id"]
-        write_bytes(folder / f"{id}.ipynb", self.notebook)
+        write_text(folder / f"{id}.ipynb", nbformat.writes(self.notebook) + "\n")
         images = folder / f"{id}{IMAGES_SUFFIX}"
         if self.images is None:
             images.unlink(missing_ok=True)
@@ -94,15 +98,6 @@ class Made(NamedTuple):
             write_bytes(images, self.images)
         text = json.dumps(self.result, indent=1, ensure_ascii=False, allow_nan=False)
         write_text(folder / f"{id}.json", text + "\n")
-
-
-class Executed(NamedTuple):
-    """An executed notebook, its result, the file of its values by image, and the wall time."""
-
-    notebook: nbformat.NotebookNode
-    result: Result
-    images: bytes | None
-    seconds: float
 
 
 def execute(
@@ -115,33 +110,24 @@ def execute(
     failed: Path | None = None,
     bar: bool = False,
 ) -> Executed:
-    """Execute the notebook of a claim with these parameters, else its own.
-
-    Args:
-        threads: with which its kernel computes.
-        cache: the folder in which captures are kept, or 'none'.
-        failed: where the notebook is kept if it fails.
-        bar: show progress over its cells.
-
-    Raises RuntimeError where the notebook fails.
+    """Execute the notebook of a claim with these parameters, else its own, and with captures in the
+    folder `cache`; the rest as in `executed`.
     """
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        variables = {FOLDER: folder, CACHE: cache}
         notebook = executed(
             project.source(id),
             given,
             project.root,
             threads,
-            variables=variables,
+            variables={FOLDER: folder, CACHE: cache},
             failed=failed,
             bar=bar,
         )
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
-    result = Result.from_json(claim, bundle(notebook))
-    return Executed(notebook, result, content, time.perf_counter() - started)
+    return Executed(notebook, bundle(notebook), content, time.perf_counter() - started)
 
 
 def run_claims(
@@ -155,7 +141,7 @@ def run_claims(
     force: bool = False,
     jobs: int | None = None,
     ray: str | None = None,
-    report: Callable[[Outcome], object] = print,
+    report: Callable[[Outcome], object] = show,
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `_build/runs/<run>/`, each with its share of the cores.
 
@@ -177,27 +163,27 @@ def run_claims(
     check_run(run)
     resolved = resolve_all(project, ids, run, overrides, profile=profile, again=again)
     code = {id: fingerprint(project, id) for id in resolved}
-    kept = {} if force else _kept(project, run, resolved, code)
-    folder = project.place(run)
-    for id, own in resolved.items():
-        path = folder / f"{id}.json"
-        if run != CONTROLS and not force and path.is_file() and id not in kept:
-            _refuse_to_replace(path, own)
-    compute = computed if ray is None else _on_ray(ray, resolved)
+    folder, kept = project.place(run), {}
+    for id, own in {}.items() if force else resolved.items():
+        if there := _kept(project, run, id, own, code[id]):
+            kept[id] = there
+        elif run != CONTROLS:
+            check_replaced(folder / f"{id}.json", own)
+    bar = len(resolved) == 1 and sys.stderr.isatty()
+    compute = partial(computed, bar=bar) if ray is None else _on_ray(ray)
 
     def run_one(id: str, threads: int) -> Outcome:
         if id in kept:
             return kept[id]
         threads = 1 if run == CONTROLS else threads  # so that sums have one order
-        bar = len(resolved) == 1 and sys.stderr.isatty()
-        made = compute(project.root, id, run, resolved[id], threads, code[id], bar)
-        made.write(folder)
-        controls = Result.from_json(project.registry[id], made.result).calibration()
-        seconds, verdict = made.result["provenance"]["wall_s"], made.result["verdict"]
+        done = compute(project.root, id, run, resolved[id], threads, code[id])
+        done.write(folder)
+        verdict, reason = done.result["verdict"], done.result["reason"]
         if run == CONTROLS:
-            return Outcome(id, verdict, seconds, calibration=controls)
-        missing = [f"{x} was not run ({why})" for x, why in made.result["not_run"].items()]
-        return Outcome(id, verdict, seconds, "; ".join([made.result["reason"], *missing]))
+            controls = _calibration(project, id, done.result)
+            return Outcome(id, verdict, done.seconds, calibration=controls)
+        missing = [f"{x} was not run ({why})" for x, why in done.result["not_run"].items()]
+        return Outcome(id, verdict, done.seconds, "; ".join([reason, *missing]))
 
     return parallel(run_one, list(resolved), jobs if ray is None else len(resolved), report)
 
@@ -210,39 +196,37 @@ def computed(
     threads: int,
     code: str,
     bar: bool = False,
-) -> Made:
-    """Execute the notebook of a claim on this machine: the notebook, its result with the provenance
-    of this machine, and its values by image.
+) -> Executed:
+    """Execute the notebook of a claim on this machine; the result has its provenance.
 
     Raises ValueError where the code is another one here than `code` on the machine that asks.
     """
     project = Project(root)
     if fingerprint(project, id) != code:
         raise ValueError(f"other code lies at {root} on {os.uname().nodename} than here")
-    machine = hardware(parameters.get("device", "cpu"))
+    origin = provenance(root, parameters.get("device", "cpu"))
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
     done = execute(
         project,
         id,
         parameters,
         threads,
-        cache="none" if run == CONTROLS else cache_of(root),
+        cache="none" if run == CONTROLS else cache,
         failed=root / "_build" / "failed" / run / f"{id}.ipynb",
         bar=bar,
     )
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
-    result = done.result.to_json()
-    log = history.load(root)
-    made_with = {
-        **provenance(root),
-        **machine,
+    result, log = dict(done.result), history.load(root)
+    judged = Result.from_json(project.registry[id], result)
+    origin |= {
         "threads": threads,
         "sources": result.pop("sources"),
         "seed": parameters.get("seed"),
         "started": started,
         "wall_s": round(done.seconds, 1),
-        "energy_wh": round(done.seconds / 3600 * machine["energy_kw"] * 1000, 3),
+        "energy_wh": round(done.seconds / 3600 * origin["energy_kw"] * 1000, 3),
         "inputs": inputs(project, id, parameters),
         "code": code,
     }
@@ -250,20 +234,14 @@ def computed(
         "id": id,
         "run": run,
         "verdict": result["verdict"],
-        "first_verdict": history.first_verdict(log, done.result),
+        "first_verdict": history.first_verdict(log, judged),
         "after_the_fact": history.is_after_the_fact(log.get(id, ()), parameters),
     }
-    text = (nbformat.writes(done.notebook) + "\n").encode()
-    whole = {**head, **result, "parameters": parameters, "provenance": made_with}
-    return Made(whole, text, done.images)
+    result = {**head, **result, "parameters": parameters, "provenance": origin}
+    return done._replace(result=result)
 
 
-def cache_of(root: Path) -> str:
-    """The folder in which runs keep their captures, or 'none'."""
-    return os.environ.get(CACHE) or str(root / "_build" / "captures")
-
-
-def _on_ray(address: str, parameters: Mapping[str, Mapping]) -> Callable[..., Made]:
+def _on_ray(address: str) -> Callable[..., Executed]:
     """`computed` as a task of a Ray cluster, with a GPU where the parameter `device` is one.
 
     Every machine needs the project at the same path. A task computes with OMP_NUM_THREADS threads,
@@ -277,52 +255,37 @@ def _on_ray(address: str, parameters: Mapping[str, Mapping]) -> Callable[..., Ma
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
     task = ray.remote(computed)
 
-    def compute(root: Path, id: str, run: str, own: Mapping, _: int, *rest: Any) -> Made:
+    def compute(root: Path, id: str, run: str, own: Mapping, _: int, code: str) -> Executed:
         gpus = int(own.get("device", "cpu") != "cpu")
         sent = task.options(num_cpus=threads, num_gpus=gpus, max_retries=0)
-        return ray.get(sent.remote(root, id, run, own, threads, rest[0]))
+        return ray.get(sent.remote(root, id, run, own, threads, code))
 
     return compute
 
 
-def _kept(
-    project: Project, run: str, resolved: Mapping[str, Mapping], code: Mapping[str, str]
-) -> dict[str, Outcome]:
-    """The claims whose result of the same inputs is published, or there and of the same code."""
-    kept = {}
-    for id, parameters in resolved.items():
-        today = inputs(project, id, parameters)
-        for folder in (project.runs / run, project.place(run)):
-            if (path := folder / f"{id}.json").is_file():
-                result = read_result(path)
-                origin = result["provenance"]
-                is_published = folder == project.runs / run and run != CONTROLS
-                same = is_published or origin.get("code") == code[id]
-                if same and not differing(project, id, origin["inputs"], today):
-                    reason = "published as it is" if is_published else ""
-                    controls = {}
-                    if run == CONTROLS:
-                        controls = Result.from_json(project.registry[id], result).calibration()
-                    kept[id] = Outcome(id, "kept", reason=reason, calibration=controls)
-    return kept
+def _kept(project: Project, run: str, id: str, parameters: dict, code: str) -> Outcome | None:
+    """The outcome where a result of the same inputs is published, or there and of the same code."""
+    for folder in (project.runs / run, project.place(run)):
+        path, published = folder / f"{id}.json", folder != project.place(run)
+        result = read_result(path) if path.is_file() else None
+        if result and (published or result["provenance"].get("code") == code):
+            made, today = result["provenance"]["inputs"], inputs(project, id, parameters)
+            if not differing(project, id, made, today):
+                reason = "published as it is" if published else ""
+                controls = _calibration(project, id, result) if run == CONTROLS else {}
+                return Outcome(id, "kept", reason=reason, calibration=controls)
+    return None
 
 
-def _refuse_to_replace(path: Path, parameters: Mapping[str, Any]) -> None:
-    """Raise ValueError where the result at `path` has other parameters."""
-    old = read_result(path)["parameters"]
-    others = [f"{x}={old.get(x)!r}, now {y!r}" for x, y in parameters.items() if old.get(x, y) != y]
-    if others:
-        raise ValueError(
-            f"{path.parent.name}/{path.name} has other parameters ({', '.join(others)}); give "
-            "--force to replace it, or another --run"
-        )
+def _calibration(project: Project, id: str, result: Mapping) -> Calibration:
+    return Result.from_json(project.registry[id], result).calibration()
 
 
 def store_outputs(
     project: Project,
     ids: Sequence[str],
     jobs: int | None = None,
-    report: Callable[[Outcome], object] = print,
+    report: Callable[[Outcome], object] = show,
 ) -> list[Outcome]:
     """Execute source notebooks in place with their defaults, so that their outputs, and their
     numbers beside them, are what the code gives today; with one thread, as the tests do.
@@ -334,7 +297,8 @@ def store_outputs(
         beside = numbers.beside(path)
         write_text(beside, numbers.renewed(beside, found))
         write_text(path, nbformat.writes(done.notebook) + "\n")
-        return Outcome(id, "stored", done.seconds, calibration=done.result.calibration())
+        controls = _calibration(project, id, done.result)
+        return Outcome(id, "stored", done.seconds, calibration=controls)
 
     return parallel(store_one, ids, jobs, report)
 
@@ -343,7 +307,7 @@ def parallel(
     one: Callable[[str, int], Outcome],
     ids: Sequence[str],
     jobs: int | None = None,
-    report: Callable[[Outcome], object] = print,
+    report: Callable[[Outcome], object] = show,
 ) -> list[Outcome]:
     """`one(id, threads)` for each identifier, `jobs` at a time, with a share of the cores, but no
     more threads than OMP_NUM_THREADS says. Whatever one raises is the reason of its failure.
@@ -362,8 +326,9 @@ def parallel(
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         pending = [pool.submit(guarded, id) for id in ids]
+        hidden = len(ids) < 2 or None  # None: unless stderr is a terminal
         try:
-            for future in as_completed(pending):
+            for future in tqdm(as_completed(pending), "notebooks", len(ids), False, disable=hidden):
                 outcomes.append(future.result())
                 report(outcomes[-1])
         except KeyboardInterrupt:

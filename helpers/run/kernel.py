@@ -5,13 +5,15 @@ seconds; others are started anew.
 """
 
 import asyncio
-import atexit
 import multiprocessing
 import os
 import signal
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import set_forkserver_preload
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
@@ -33,33 +35,20 @@ PRELOADED = ["timm", "seaborn", "scipy.stats", "papermill", "ipykernel.kernelapp
 PRELOADED += ["ipykernel.debugger"]
 
 
-class ForkedProcess:
-    """A kernel forked from a process with `PRELOADED`, in the form of a `subprocess.Popen`."""
+class ForkedProcess(ForkServerProcess):
+    """A kernel forked from a process with `PRELOADED`, with the methods of a `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, argv: list[str], environment: Mapping[str, str], folder: str):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else a warning is printed
-        arguments = argv, dict(environment), folder
-        # No daemon, which could have no processes of its own, such as those that load images.
-        self.process = context.Process(target=_serve, args=arguments)
-        self.process.start()
-        self.pid = self.process.pid
-        self.kill, self.terminate = self.process.kill, self.process.terminate
-        atexit.register(self.kill)
-
     def poll(self) -> int | None:
-        return self.process.exitcode
+        return self.exitcode
 
     def wait(self) -> int | None:
-        self.process.join()
-        atexit.unregister(self.kill)
-        return self.process.exitcode
+        self.join()
+        return self.exitcode
 
     def send_signal(self, number: int) -> None:
-        if self.process.is_alive():
+        if self.is_alive():
             os.kill(self.pid, number)
 
 
@@ -98,8 +87,12 @@ class ForkingProvisioner(LocalProvisioner):
     """Launches kernels as `ForkedProcess`."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> KernelConnectionInfo:
-        # The arguments behind `python -m ipykernel_launcher`.
-        self.process = ForkedProcess(cmd[3:], options["env"], str(options["cwd"]))
+        set_forkserver_preload(PRELOADED)
+        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else a warning is printed
+        arguments = cmd[3:], options["env"], str(options["cwd"])  # after `-m ipykernel_launcher`
+        # No daemon, which could have no processes of its own, such as those that load images.
+        self.process = ForkedProcess(target=_serve, args=arguments)
+        self.process.start()
         self.pid = self.process.pid
         return self.connection_info
 
@@ -125,9 +118,9 @@ class OwnKernel(AsyncKernelManager):
         return KernelSpec(resource_dir=RESOURCES, **command, env=environment)
 
     async def start_kernel(self, **options) -> None:
-        """Start, and stay known to `kill_all`."""
+        """Start it as `threads` asks; `kill_all` knows it."""
         self.live.add(self)
-        if self.threads == 1 and "forkserver" in multiprocessing.get_all_start_methods():
+        if self.threads == 1:
             self.provisioner = ForkingProvisioner(
                 kernel_id=str(uuid4()), kernel_spec=self.kernel_spec, parent=self
             )
@@ -147,7 +140,7 @@ def executed(
     root: Path,
     threads: int = 1,
     *,
-    variables: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
     failed: Path | None = None,
     bar: bool = False,
 ) -> nbformat.NotebookNode:
@@ -163,7 +156,7 @@ def executed(
     if failed is not None:
         failed.parent.mkdir(parents=True, exist_ok=True)
     where = "" if failed is None else f"; see {failed}"
-    options = {"threads": threads, "variables": dict(variables or {})}
+    options = {"threads": threads, "variables": dict(variables)}
     try:
         notebook = papermill.execute_notebook(
             nbformat.read(path, 4),
@@ -182,9 +175,8 @@ def executed(
         cell = f"cell {error.exec_count} of {path.name}"
         raise RuntimeError(f"{error.ename}: {message} ({cell}){where}") from None
     except DeadKernelError:
-        raise RuntimeError(
-            f"the kernel died while it ran {path.name}; it may have run out of memory{where}"
-        ) from None
+        reason = f"the kernel died while it ran {path.name}; it may have run out of memory"
+        raise RuntimeError(reason + where) from None
     if failed is not None:
         failed.unlink()
     return neutral(notebook, root)

@@ -6,6 +6,7 @@ papermill only warns of an unknown parameter and takes any type, so both are ref
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 
 import yaml
 
@@ -114,11 +115,11 @@ def resolve(
     again: bool = False,
 ) -> dict:
     """All parameters of one claim in a run: the notebook's defaults, the profile called `profile`
-    or else `run`, where there is one, the command line's.
+    or else `run`, where there is one, and those of the command line that the claim has.
 
     Where there is no such profile, `again` takes the parameters of its result in `run`.
 
-    Raises ValueError for an unknown claim, profile or parameter, or a value of another type.
+    Raises ValueError for an unknown claim or profile, or a value of another type.
     """
     claim, overrides = project.registry[id], overrides or {}
     project.source(id)
@@ -128,7 +129,9 @@ def resolve(
     if own is None:
         own = _earlier(project, id, run) if again else {}
     defaults = claim.parameters
-    given = {name: parse(name, x, defaults.get(name, "")) for name, x in overrides.items()}
+    given = {
+        name: parse(name, overrides[name], x) for name, x in defaults.items() if name in overrides
+    }
     parameters = checked(defaults, {**own, **given})
     _check_differing(parameters, given)
     return {name: _stored(value) for name, value in parameters.items()}
@@ -141,35 +144,18 @@ def _earlier(project: Project, id: str, run: str) -> dict:
 
 
 def resolve_all(
-    project: Project,
-    ids: Sequence[str],
-    run: str = CONTROLS,
-    overrides: Mapping[str, str] | None = None,
-    **options,
+    project: Project, ids: Sequence[str], run: str, overrides: Mapping[str, str] | None, **options
 ) -> dict[str, dict]:
-    """`resolve` for each claim, with those of the overrides whose parameter it has.
-
-    Raises ValueError where none of the claims has it.
-    """
-    overrides = overrides or {}
-    has = {id: project.registry[id].parameters for id in ids}
-    known = dict.fromkeys(chain.from_iterable(has.values()))
-    for name in overrides:
+    """`resolve` for each claim; ValueError for overrides whose parameter none of the claims has."""
+    known = dict.fromkeys(chain.from_iterable(project.registry[id].parameters for id in ids))
+    for name in overrides or ():
         if name not in known:
             raise ValueError(f"unknown parameter {name!r}; {nearest(name, known)}")
-    return {
-        id: resolve(
-            project, id, run, {name: x for name, x in overrides.items() if name in own}, **options
-        )
-        for id, own in has.items()
-    }
+    return {id: resolve(project, id, run, overrides, **options) for id in ids}
 
 
 def whole(
-    project: Project,
-    run: str,
-    given: Mapping[str, str] | None = None,
-    profile: str | None = None,
+    project: Project, run: str, given: Mapping[str, str] | None = None, profile: str | None = None
 ) -> list[str]:
     """The claims of a run: those with the profile that is named, or else with one of the run's name
     or a result in it; on the controls, and in a new run with parameters `given`, all.
@@ -178,14 +164,22 @@ def whole(
     """
     claims = [project.registry[id] for id in project.with_notebook()]
     profiles = sorted({name for claim in claims for name in claim.profiles})
-    if profile is not None:
-        check_choice("--profile", profile, profiles)
-        return [claim.id for claim in claims if profile in claim.profiles]
+    is_new = given and run not in profiles and not (project.runs / run).is_dir()
+    every = profile is None and (run == CONTROLS or is_new)
     paths = (*project.results(), *project.own_results())
-    there = {path.stem for path in paths if path.parent.name == run}
-    named = run in profiles or (project.runs / run).is_dir()
-    every = run == CONTROLS or (given and not named)
-    ids = [claim.id for claim in claims if every or run in claim.profiles or claim.id in there]
+    there = {path.stem for path in paths if path.parent.name == run and profile is None}
+    ids = [x.id for x in claims if every or (profile or run) in x.profiles or x.id in there]
     if not ids:
-        check_choice("--run", run, [CONTROLS, *profiles])
+        check_choice("profile or run", profile or run, [CONTROLS, *profiles])
     return ids
+
+
+def check_replaced(path: Path, parameters: Mapping) -> None:
+    """Raise ValueError where there is a result at `path`, of other parameters."""
+    old = read_result(path)["parameters"] if path.is_file() else parameters
+    both = [(name, old.get(name), parameters.get(name)) for name in {**old, **parameters}]
+    if others := [f"{name}={x!r}, now {y!r}" for name, x, y in both if x != y]:
+        raise ValueError(
+            f"{path.parent.name}/{path.name} has other parameters ({', '.join(others)}); give "
+            "--force to replace it, or another --run"
+        )

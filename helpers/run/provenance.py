@@ -13,21 +13,27 @@ from helpers.files import digest_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 EXTRAS = ("book", "data", "clip")  # of pyproject.toml, with what notebooks compute
-CPU_KW, GPU_KW = 0.105, 0.7
-ENERGY = (
-    f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power "
-    "of the reproduction's section 3.6"
-)
+CPU_KW, GPU_KW = 0.105, 0.7  # of the reproduction's section 3.6
 
 
-def provenance(root: Path) -> dict:
-    """Revision, local changes of code or notebooks, and versions, of the checkout at `root`."""
+def provenance(root: Path, device: str) -> dict:
+    """Revision, local changes of code or notebooks, and versions, of the checkout at `root`; the
+    machine with this `device`, and the power that its energy follows from, in kW.
+    """
+    import torch  # here, since `list` and `check` need not wait for it
+
+    name = f"cpu ({platform.machine()})" if device == "cpu" else torch.cuda.get_device_name(device)
     changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
     return {
         "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
         "packages": _packages(),
+        "device": name,
+        "processor": {"torch": torch.backends.cpu.get_cpu_capability()},
+        "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3),
+        "energy_assumption": f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a "
+        "GPU in use), the power of the reproduction's section 3.6",
     }
 
 
@@ -57,16 +63,3 @@ def fingerprint(project: Project, id: str) -> str:
 def _package() -> str:
     files = sorted(path for kind in ("py", "safetensors") for path in PACKAGE.rglob(f"*.{kind}"))
     return digest_of(*(part for path in files for part in (path.name, path.read_bytes())))
-
-
-def hardware(device: str) -> dict:
-    """On what a notebook with this `device` runs, and the power that its energy follows from."""
-    import torch  # here, since `list` and `check` need not wait for it
-
-    name = f"cpu ({platform.machine()})" if device == "cpu" else torch.cuda.get_device_name(device)
-    return {
-        "device": name,
-        "processor": {"torch": torch.backends.cpu.get_cpu_capability()},
-        "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3),
-        "energy_assumption": ENERGY,
-    }

@@ -12,7 +12,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import IMAGES_SUFFIX, read_result
 from helpers.files import compressed, write_bytes
 from helpers.run import check
-from helpers.run.parameters import check_run, texts_in
+from helpers.run.parameters import check_replaced, check_run, texts_in
 
 LOCAL_SETS = ("folder:", "parquet:")  # data sets that another machine cannot find by their name
 # A folder in a folder below the root; not after a word or a slash, where it is part of a name or of
@@ -36,7 +36,9 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
     for path in paths:
         try:
             check.check_result(path, project)
-            _check_publishable(target / path.name, path, force)
+            parameters = _check_publishable(path)
+            if not force:
+                check_replaced(target / path.name, parameters)
         except ValueError as error:
             raise ValueError(f"{run}/{path.name}: {error}; nothing was published") from None
     target.mkdir(parents=True, exist_ok=True)
@@ -63,13 +65,10 @@ def absolute_path(path: Path) -> bool:
     return any(map(_ABSOLUTE.search, texts))
 
 
-def _check_publishable(there: Path, path: Path, force: bool) -> None:
-    """Raise ValueError where a result names a place of this machine, or unless `force` would
-    replace the one that is `there` with other parameters.
-    """
+def _check_publishable(path: Path) -> dict:
+    """The parameters of a result; ValueError where it names a place of this machine."""
     result = read_result(path)
-    parameters = result["parameters"]
-    named = [x for value in parameters.values() for x in texts_in(value)]
+    named = texts_in([*result["parameters"].values()])
     if local := [x for x in named if x.startswith(LOCAL_SETS)]:
         raise ValueError(
             f"{local[0]!r} is on no other machine; name data as hf:OWNER/NAME, or as "
@@ -77,5 +76,4 @@ def _check_publishable(there: Path, path: Path, force: bool) -> None:
         )
     if _ABSOLUTE.search(json.dumps(result)) or absolute_path(path.with_suffix(".ipynb")):
         raise ValueError("it holds an absolute path of this machine")
-    if not force and there.is_file() and read_result(there)["parameters"] != parameters:
-        raise ValueError("the published result has other parameters; give --force to replace it")
+    return result["parameters"]

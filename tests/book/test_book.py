@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from helpers.book.build import assemble, build
 from helpers.claims.criteria import Value
 from helpers.images import load_images
-from helpers.run.execute import Made
+from helpers.run.execute import Executed
 
 ROOT = Path(__file__).parents[2]
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -75,7 +75,7 @@ def publish_run(project, run, id, models=("vit-a",), score=2.0):
     origin = ORIGIN | {"sources": result.pop("sources")}
     origin["notebook"] = hashlib.sha256(text).hexdigest()
     data = {**result, "run": run, "parameters": {}, "provenance": origin}
-    Made(data, text).write(project.runs / run)
+    Executed(notebook, data, None, 0.0).write(project.runs / run)
 
 
 @pytest.fixture
