@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, other_inputs
 from helpers.claims.result import Result, as_expected, read_result, unexpected
 from helpers.files import write_text
@@ -186,10 +187,12 @@ def show(project, id):
     if claim.notebook is None:
         print(f"\nnotebook: none yet: {claim.waiting}")
         return
-    print(f"\nnotebook: {claim.notebook}")
-    for name, values in {CONTROLS: claim.parameters, **claim.profiles}.items():
-        print(f"\nparameters of `run {id} --run {name}`:")
-        print(*(f"{key} = {value!r}" for key, value in values.items()), sep="\n")
+    cells = read_notebook(project.source(id)).cells
+    (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
+    print(f"\nnotebook: {claim.notebook}\n\nparameters, the run on the controls:\n{source}")
+    for profile, values in claim.profiles.items():
+        print(f"\nprofile {profile} (`run {id} --run {profile}`):")
+        print(*(f"{name} = {value!r}" for name, value in values.items()), sep="\n")
 
 
 @command(

@@ -5,6 +5,7 @@ results are those of today's code; each disagreement is one line with its file.
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -38,11 +39,6 @@ def problems(project: Project) -> Iterator[str]:
             check(path, about)
         except (ValueError, KeyError, OSError) as error:
             yield f"{_name(project, path)}: {' '.join(str(error).split())}"
-
-
-def published(project: Project) -> list[Path]:
-    """The results of all runs but that on the controls, which every `make book` makes anew."""
-    return [path for path in project.results() if path.parent.name != CONTROLS]
 
 
 def history(project: Project) -> set[str] | None:
@@ -112,12 +108,11 @@ def _contents(root: Path) -> set[str]:
 
 
 def _check_source(path: Path, claim: Claim) -> None:
-    """Raise ValueError where profiles or labels name other parameters than the notebook has, or
-    the numbers beside it are not those that it displays.
+    """Raise ValueError where profiles name other parameters than the notebook has, or the numbers
+    beside it are not those that it displays.
     """
-    defaults = claim.parameters
     for given in claim.profiles.values():
-        checked(defaults, given)
+        checked(claim.parameters, given)
     beside = numbers.beside(path)
     notebook = read_notebook(path)
     if not beside.is_file() and not displayed(notebook, MIME):
@@ -136,13 +131,14 @@ def _check_calibration(result: Result) -> None:
 
 
 def _readable(project: Project) -> Iterator[tuple[Path, dict, Result]]:
-    """Each published result that can be read; the others are named by `problems`."""
-    for path in published(project):
-        try:
+    """Each published result that can be read, but those on the controls, which every `make book`
+    makes anew; what cannot be read is named by `problems`.
+    """
+    for path in project.results():
+        with suppress(ValueError, KeyError):
             data = read_result(path)
-            yield path, data, Result.from_json(project.registry[path.stem], data)
-        except (OSError, ValueError, KeyError):
-            continue
+            if data["run"] != CONTROLS:
+                yield path, data, Result.from_json(project.registry[path.stem], data)
 
 
 def _moved(stored: Result, now: Result) -> str:

@@ -208,7 +208,7 @@ def test_result_at_an_unknown_revision(published):
 def test_the_controls_are_not_published_and_give_what_is_expected(published):
     edit_result(published, {"run": "controls"})
     (published.runs / "mine").rename(published.runs / "controls")
-    assert check.published(published) == [] and old(published) == []
+    assert old(published) == []
     edit_registry(published, {"claims/aa1-first/expected/control-clean": "refuted"})
     (line,) = problems(published)
     assert "0/1 controls as expected: control-clean is supported, not refuted" in line
