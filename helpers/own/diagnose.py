@@ -34,33 +34,15 @@ from helpers.capture import (
     matched_neurons,
 )
 from helpers.images import Images
-from helpers.interventions import (
-    RegisterNeuron,
-    ablated_neurons,
-    test_time_registers,
-    unwritable,
-)
+from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers, unwritable
 from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
 from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
-from helpers.measures.outliers import (
-    FEW,
-    PRESENT,
-    firing,
-    leading_channels,
-    outlier_images,
-)
+from helpers.measures.outliers import FEW, PRESENT, firing, leading_channels, outlier_images
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
-from helpers.own.diagnosis import (
-    Answers,
-    Diagnosis,
-    FoundSinks,
-    Neuron,
-    Place,
-    State,
-)
+from helpers.own.diagnosis import Answers, Diagnosis, FoundSinks, Neuron, Place, State
 
 RULES = (PRESENT, "mad:10", "percentile:98")
 DESCRIBED = 3  # register neurons, and images that are drawn large
@@ -82,10 +64,9 @@ def diagnose(
     seed: int = 0,
     **options: Any,
 ) -> Diagnosis:
-    """Examine one model.
+    """Examine one model, a Backbone or what `load_backbone` takes.
 
     Args:
-        backbone: a Backbone, or what `load_backbone` takes.
         images: at least 4, as in `capture`; photographs as the model's training saw them.
         labelled: whether the images' labels are the classes of the model's head.
         seed: of matched units and of bootstraps.
@@ -93,27 +74,22 @@ def diagnose(
 
     Raises ValueError for fewer images, and for labels that are not the head's.
     """
-    backbone = backbone_of(backbone)
-    images = images_of(images)
+    backbone, images = backbone_of(backbone), images_of(images)
     if len(images) < LEAST:
         raise ValueError(f"{len(images)} images; give at least {LEAST}")
     session = _Session(backbone, images, labelled, seed, options)
     plain, layout = session.pass_over(images, sinks=True), backbone.layout
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
-    limit, present = threshold(last, PRESENT), outlier_images(last)
-    mask, found = outliers(last, PRESENT), {}
+    limit, present, mask = threshold(last, PRESENT), outlier_images(last), outliers(last, PRESENT)
     outlying = bool(present.value > FEW)
     if outlying:
-        halves = {key: x[~session.searched] for key, x in plain.tensors.items()}
-        before = replace(plain, tensors=halves)
-        found = session.removal(before, mask[~session.searched], limit)
-        found["place"] = session.place(mask, limit)
+        found = session.removal(plain, mask, limit) | {"place": session.place(mask, limit)}
         if "highest_token" in plain.tensors:
             highest = plain["highest_token"][mask.any(1)]
             found["channels"] = leading_channels(highest, DESCRIBED)
     else:
-        found["pictures"] = session.pictures({"": nullcontext}, session.block_of(plain))
+        found = {"pictures": session.pictures({"": nullcontext}, session.block_of(plain))}
     named = plain["output"].argmax(1) if session.classes else None
     if "sink_patches" in plain.tensors:
         found["sinks"] = session.sinks(plain, mask)
@@ -127,8 +103,7 @@ def diagnose(
         outliers=outlying,
         images_with_outliers=present,
         rules={
-            rule: (float(outliers(last, rule).float().mean()), outlier_images(last, rule))
-            for rule in RULES
+            x: (float(outliers(last, x).float().mean()), outlier_images(last, x)) for x in RULES
         },
         outliers_per_image=over_images(mask.sum(1)),
         largest_over_median=over_images(last.amax(1) / last.median()),
@@ -136,7 +111,7 @@ def diagnose(
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
         seed=seed,
-        by_image=_by_image(images.ids, mask, last, plain.tensors.get("sink_patches"), named),
+        by_image=_by_image(images.ids, mask, last / last.median(), plain.tensors, named),
         left_out=session.left_out,
         answers=session.answers(named) if labelled else None,
         unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
@@ -146,29 +121,28 @@ def diagnose(
             "device": str(backbone.device),
             "packages": {x.name: x.version for x in distributions() if x.name in PACKAGES},
         },
-        **{"channels": [], **found},
+        **found,
     )
 
 
 def _by_image(
     ids: list[str],
     mask: Bool[Tensor, "image patch"],
-    norms: Float[Tensor, "image patch"],
-    shared: Float[Tensor, "image ..."] | None,
+    over_median: Float[Tensor, "image patch"],
+    kept: Mapping[str, Tensor],
     named: Int64[Tensor, " image"] | None,
 ) -> list[dict[str, Any]]:
-    median = norms.median()
-    shared = None if shared is None else shared.flatten(1).amax(1)
-    return [
-        {
-            "image": id,
-            "outliers": int(mask[i].sum()),
-            "largest_over_median": float(norms[i].amax() / median),
-            "shared_attention": None if shared is None else float(shared[i]),
-            "answer": None if named is None else int(named[i]),
-        }
-        for i, id in enumerate(ids)
-    ]
+    nothing = [None] * len(ids)
+    columns = {
+        "image": ids,
+        "outliers": mask.sum(1).tolist(),
+        "largest_over_median": over_median.amax(1).tolist(),
+        "shared_attention": nothing,
+        "answer": nothing if named is None else named.tolist(),
+    }
+    if "sink_patches" in kept:
+        columns["shared_attention"] = kept["sink_patches"].flatten(1).amax(1).tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 class _Session:
@@ -191,19 +165,17 @@ class _Session:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
         self.all_labels = self._labels() if labelled else None
         self.labels = self.all_labels[~self.searched] if labelled else None
-        self.optional: dict[str, Reducer] = {}
-        parts = {
+        self.optional: dict[str, Reducer] = {
             "[CLS] attention": ClsAttention(-1),
             "channels": HighestToken(-1),
             SINKS: Sinks("all", writes=True),
         }
-        for part, reducer in parts.items():
+        for part, reducer in [*self.optional.items()]:
             try:
                 self._capture(images.select([0]), [reducer])
             except ValueError as error:
                 self.left_out[part] = str(error)
-            else:
-                self.optional[part] = reducer
+                del self.optional[part]
 
     def _capture(self, images: Images, reducers: list[Reducer]) -> dict[str, Tensor]:
         return capture(self.backbone, images, reducers, **self.options)
@@ -232,13 +204,9 @@ class _Session:
 
     def answers(self, named: Int64[Tensor, " image"]) -> Answers:
         """How often the classes that the model named are the labels."""
-        labels = self.all_labels
-        return Answers(
-            share(named == labels),
-            float(labels.bincount().amax() / len(labels)),
-            (int(labels.min()), int(labels.max())),
-            self.classes,
-        )
+        labels, least = self.all_labels, int(self.all_labels.min())
+        commonest = float(labels.bincount().amax() / len(labels))
+        return Answers(share(named == labels), commonest, (least, int(labels.max())), self.classes)
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
         """Where the outliers stand, and whether they stay there without the content."""
@@ -248,26 +216,21 @@ class _Session:
         corners = self.backbone.layout.corners
         count = max(len(corners), round(mask.sum(1).double().mean().item()))
         positions = usual_positions(searched, min(count, mask.shape[1] // 2))
-        rolled = self._mask(self.test.changed("rolled"), limit)
-        grey = self._mask(self.test.changed("constant"), limit)
-        return Place(
-            share_at(mask, corners),
-            positions,
-            share_at(tested, positions),
-            share_at(rolled, positions),
-            over_images(grey.sum(1)),
-        )
+        rolled, grey = (self._mask(self.test.changed(x), limit) for x in ("rolled", "constant"))
+        at = [share_at(x, positions) for x in (tested, rolled)]
+        return Place(share_at(mask, corners), positions, *at, over_images(grey.sum(1)))
 
     def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
         return self._capture(images, [PatchNorms(-1)])["patch_norms"] > limit
 
     def removal(
-        self, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+        self, plain: Captured, mask: Bool[Tensor, "image patch"], limit: float
     ) -> dict[str, Any]:
-        """The neurons, those that are moved, the states of the model, and pictures of two of them.
-
-        `before` and its outliers `mask` are of the images that are not searched.
+        """The neurons, those that are moved, the states of the model, and pictures of two of them,
+        on the images that are not searched.
         """
+        halves = {key: x[~self.searched] for key, x in plain.tensors.items()}
+        before, mask = replace(plain, tensors=halves), mask[~self.searched]
         found, changes = {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
@@ -318,8 +281,7 @@ class _Session:
         reducers = [NeuronActivation(str(i), block, unit) for i, (block, unit) in enumerate(units)]
         fired = self._capture(self.test, reducers)
         firings = [firing(fired[str(i)].abs(), mask, self.seed) for i in range(len(units))]
-        rows = zip(found, firings, pairs, firings[len(found) :], strict=False)
-        return [Neuron(*row) for row in rows]
+        return [*map(Neuron, found, firings, pairs, firings[len(found) :])]
 
     def _state(
         self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
@@ -371,9 +333,7 @@ class _Session:
             **{name: over_images(x, (0, 1)) for name, x in each.items()},
             block=self.block_of(kept),
             received={kind: over_blocks(x) for kind, x in parts.items()},
-            concentration={
-                name: over_blocks(kept[f"received_{name}"].mean(-1)) for name in CONCENTRATION
-            },
+            concentration={x: over_blocks(kept[f"received_{x}"].mean(-1)) for x in CONCENTRATION},
         )
 
     def block_of(self, kept: Captured) -> int | None:

@@ -113,7 +113,8 @@ class Diagnosis:
     share_map: Float[Tensor, "row column"]  #: share of the images with an outlier there
     norms: list[Estimate]  #: largest patch norm after each block
     onset: int | None  #: first block with an outlier, median over images with one at the end
-    channels: list[tuple[int, float]]  #: and their shares of the highest token's squared norm
+    #: and their shares of the highest token's squared norm
+    channels: list[tuple[int, float]] = field(default_factory=list)
     seed: int = 0
     sinks: FoundSinks | None = None
     by_image: list[dict[str, Any]] = field(default_factory=list)

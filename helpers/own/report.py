@@ -146,38 +146,22 @@ def page(d: Diagnosis, pictures: Mapping[str, tuple[str, str]]) -> str:
 
     `pictures`: name -> SVG and caption, as `pictures` gives them.
     """
-    states = d.states.values()
-    columns = {
-        name: field
-        for name, field in COLUMNS.items()
-        if any(getattr(state, field) is not None for state in states)
-    }
-    return TEMPLATES.get_template("page.html.j2").render(
-        d=d,
-        advice=_sentences(d, ""),
-        remedy=remedy(d),
-        pictures=pictures,
-        columns=columns,
-        rules=RULES,
-    )
+    shown = {x for state in d.states.values() for x in COLUMNS.values() if getattr(state, x)}
+    columns = {name: field for name, field in COLUMNS.items() if field in shown}
+    said = {"advice": _sentences(d, ""), "remedy": remedy(d), "pictures": pictures}
+    return TEMPLATES.get_template("page.html.j2").render(d=d, **said, columns=columns, rules=RULES)
 
 
 def pictures(d: Diagnosis) -> dict[str, tuple[str, str]]:
     """Name -> figure as SVG and its caption, in the order of the page."""
     found = {}
     for name, (figure, caption) in draw(d).items():
-        found[name] = _svg(figure, name), caption
+        file = io.StringIO()  # with identifiers of the figure, so that several fit on one page
+        with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        found[name] = file.getvalue()[file.getvalue().index("<svg") :], caption
         plt.close(figure)
     return found
-
-
-def _svg(figure: Figure, name: str) -> str:
-    """A figure as SVG whose identifiers are its own, so that several fit on one page."""
-    file = io.StringIO()
-    with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    text = file.getvalue()
-    return text[text.index("<svg") :]
 
 
 def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:

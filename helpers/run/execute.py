@@ -105,10 +105,8 @@ def execute(
     id: str,
     parameters: Mapping[str, Any] | None = None,
     threads: int = 1,
-    *,
     cache: str = "none",
-    failed: Path | None = None,
-    bar: bool = False,
+    **options: Any,
 ) -> Executed:
     """Execute the notebook of a claim with these parameters, else its own, and with captures in the
     folder `cache`; the rest as in `executed`.
@@ -116,15 +114,8 @@ def execute(
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        notebook = executed(
-            project.source(id),
-            given,
-            project.root,
-            threads,
-            variables={FOLDER: folder, CACHE: cache},
-            failed=failed,
-            bar=bar,
-        )
+        options["variables"] = {FOLDER: folder, CACHE: cache}
+        notebook = executed(project.source(id), given, project.root, threads, **options)
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
     return Executed(notebook, bundle(notebook), content, time.perf_counter() - started)
@@ -207,15 +198,9 @@ def computed(
     origin = provenance(root, parameters.get("device", "cpu"))
     started = datetime.now(UTC).isoformat(timespec="seconds")
     cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
-    done = execute(
-        project,
-        id,
-        parameters,
-        threads,
-        cache="none" if run == CONTROLS else cache,
-        failed=root / "_build" / "failed" / run / f"{id}.ipynb",
-        bar=bar,
-    )
+    cache = "none" if run == CONTROLS else cache
+    failed = root / "_build" / "failed" / run / f"{id}.ipynb"
+    done = execute(project, id, parameters, threads, cache, failed=failed, bar=bar)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     result, log = dict(done.result), history.load(root)

@@ -29,27 +29,25 @@ def check_run(name: str) -> None:
         raise ValueError(f"run name {name!r} is not a plain folder name")
 
 
-def parse(name: str, text: str, default: object) -> object:
-    """The command line's `name=text` in the type of the parameter's default.
+def parse(text: str, default: object) -> object:
+    """The command line's `text` in the type of the parameter's default, where it is one.
 
     A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a,
     b], [c, d]]`.
 
-    >>> parse("models", "a, b", ["x"]), parse("n", "20", 5), parse("fine", "true", False)
+    >>> parse("a, b", ["x"]), parse("20", 5), parse("true", False)
     (['a', 'b'], 20, True)
     """
     if isinstance(default, list) and not text.startswith("[["):
         items = [item.strip() for item in text.strip("[] ").split(",")]
         kind = default[0] if default else ""
-        return [parse(name, item.strip(" '\""), kind) for item in items if item]
+        return [parse(item.strip(" '\""), kind) for item in items if item]
     try:
-        if isinstance(default, bool):
-            return {"true": True, "false": False}[text.lower()]
-        if isinstance(default, int | float | str):
+        if isinstance(default, int | float | str) and not isinstance(default, bool):
             return type(default)(text)
         return yaml.safe_load(text)
-    except (ValueError, KeyError, yaml.YAMLError):
-        raise _wrong_type(name, text, default) from None
+    except (ValueError, yaml.YAMLError):
+        return text  # which `checked` refuses
 
 
 def checked(defaults: Mapping, given: Mapping) -> dict:
@@ -67,15 +65,11 @@ def checked(defaults: Mapping, given: Mapping) -> dict:
 def _check_type(name: str, value: object, default: object) -> None:
     whole = isinstance(default, float) and type(value) is int
     if not (type(value) is type(default) or default is None or whole):
-        raise _wrong_type(name, repr(value), default)
+        wanted = f"expected {type(default).__name__}, as in its default {default!r}"
+        raise ValueError(f"parameter {name}={value!r:.100}: {wanted}")
     if isinstance(default, list) and default:
         for item in value:
             _check_type(name, item, default[0])
-
-
-def _wrong_type(name: str, shown: str, default: object) -> ValueError:
-    wanted = f"expected {type(default).__name__}, as in its default {default!r}"
-    return ValueError(f"parameter {name}={shown:.100}: {wanted}")
 
 
 def _check_differing(parameters: Mapping, given: Mapping) -> None:
@@ -129,9 +123,7 @@ def resolve(
     if own is None:
         own = _earlier(project, id, run) if again else {}
     defaults = claim.parameters
-    given = {
-        name: parse(name, overrides[name], x) for name, x in defaults.items() if name in overrides
-    }
+    given = {name: parse(x, defaults[name]) for name, x in overrides.items() if name in defaults}
     parameters = checked(defaults, {**own, **given})
     _check_differing(parameters, given)
     return {name: _stored(value) for name, value in parameters.items()}

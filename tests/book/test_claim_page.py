@@ -160,6 +160,6 @@ def test_every_published_result_says_what_decided_it_and_how_to_run_it_again(boo
         assert words[:7] == ["python", "-m", "helpers", "run", claim.id, "--run", one.run]
         given = dict(word.split("=", 1) for word in words[8::2])
         again = checked(defaults, claim.profiles.get(one.run, {}))
-        again |= {name: parse(name, text, defaults[name]) for name, text in given.items()}
+        again |= {name: parse(text, defaults[name]) for name, text in given.items()}
         for name in (x for x in stored if x in again and type(stored[x]) is type(defaults[x])):
             assert again[name] == stored[name], (one.run, claim.id, name)

@@ -31,7 +31,7 @@ SEARCH = "tt1-register-neurons"
     ],
 )
 def test_parse(text, default, value):
-    parsed = parameters.parse("name", text, default)
+    parsed = parameters.parse(text, default)
     assert parsed == value and type(parsed) is type(value)
 
 
