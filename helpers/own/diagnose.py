@@ -35,7 +35,7 @@ from helpers.capture import (
 )
 from helpers.images import Images
 from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers, unwritable
-from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
+from helpers.measures.attention import mass, with_sink, writes
 from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import FEW, PRESENT, firing, leading_channels, outlier_images
@@ -322,15 +322,13 @@ class _Session:
         if mask.any():
             parts["outliers"] = (patches * mask[:, None]).sum(-1)
         parts["other patches"] = patches.sum(-1) - parts.get("outliers", 0)
-        found = sinks_by_image(*(kept[f"sink_{x}"] for x in ("patches", "registers", "one")))
         written = writes(kept["sink_one"], kept["sink_value"], kept["sink_rank"])
-        each = {name: x.flatten(1).nanmean(1) for name, x in written.items()}
         return FoundSinks(
-            patches=share(found["sink_images"]),
-            registers=share(found["register_sink_images"]) if layout.registers else None,
+            patches=share(with_sink(kept["sink_patches"])),
+            registers=share(with_sink(kept["sink_registers"])) if layout.registers else None,
             cls=share(with_sink(kept["sink_cls"])) if layout.cls else None,
-            one=share(found["sink_one_images"]),
-            **{name: over_images(x, (0, 1)) for name, x in each.items()},
+            one=share(with_sink(kept["sink_one"])),
+            **{x: over_images(y.flatten(1).nanmean(1), (0, 1)) for x, y in written.items()},
             block=self.block_of(kept),
             received={kind: over_blocks(x) for kind, x in parts.items()},
             concentration={x: over_blocks(kept[f"received_{x}"].mean(-1)) for x in CONCENTRATION},
