@@ -155,7 +155,7 @@ def run_claims(
     resolved = resolve_all(project, ids, run, overrides, profile=profile, again=again)
     code = {id: fingerprint(project, id) for id in resolved}
     folder, kept = project.place(run), {}
-    for id, own in {}.items() if force else resolved.items():
+    for id, own in [] if force else resolved.items():
         if there := _kept(project, run, id, own, code[id]):
             kept[id] = there
         elif run != CONTROLS:
