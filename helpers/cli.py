@@ -22,6 +22,7 @@ from helpers.settings import check_choice
 
 PARAMETER = "of the notebooks that have it; lists as a,b or [[a, b], [c, d]]"
 RAY = "on a Ray cluster: at ADDRESS, or else in RAY_ADDRESS, or of this machine"
+NO_FINDING = "This is validation, not a finding."
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where a model has them
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
@@ -82,10 +83,10 @@ def command(example: str) -> Callable:
 
 def _ended(outcomes: Sequence) -> int:
     """Say how many controls gave what was expected; the exit status of a run."""
-    from helpers.run.execute import calibrated
-
-    if said := calibrated(outcomes):
-        print(said)
+    if found := [one.calibration for one in outcomes if one.calibration]:
+        claims, count = plural(len(found), "claim"), sum(map(len, found))
+        right = count - sum(len(unexpected(one)) for one in found)
+        print(f"{claims} on reference models: {right} of {count} as expected.", NO_FINDING)
     return int(any(outcome.status == "failed" for outcome in outcomes))
 
 

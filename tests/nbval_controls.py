@@ -109,7 +109,7 @@ def executed(id: str) -> NotebookNode:
     lock = project.root / "_build" / "controls" / f"{id}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
-        outcomes = run_claims(project, [id], CONTROLS, jobs=1, report=lambda _: None)
+        outcomes = run_claims(project, [id], CONTROLS, jobs=1)
     if outcomes[0].status == "failed":
         pytest.fail(outcomes[0].reason, pytrace=False)
     return read_notebook(project.runs / CONTROLS / f"{id}.ipynb")

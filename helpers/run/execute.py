@@ -30,11 +30,9 @@ from helpers.claims.result import (
     Result,
     as_expected,
     read_result,
-    unexpected,
 )
 from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_bytes, write_text
-from helpers.names import plural
 from helpers.run.kernel import OwnKernel, executed
 from helpers.run.parameters import check_replaced, check_run, resolve_all
 from helpers.run.provenance import fingerprint, provenance
@@ -60,21 +58,6 @@ class Outcome(NamedTuple):
             said += as_expected(self.calibration)
         seconds = f"  ({self.seconds:.1f} s)" if self.seconds else ""
         return f"{self.id}  {said}{seconds}" + (f": {self.reason}" if self.reason else "")
-
-
-def calibrated(outcomes: Sequence[Outcome]) -> str:
-    """In a sentence how many controls gave what was expected; '' where none ran alone."""
-    found = [one.calibration for one in outcomes if one.calibration]
-    count, wrong = sum(map(len, found)), sum(len(unexpected(one)) for one in found)
-    claims = f"{plural(len(found), 'claim')} on reference models"
-    said = f"{claims}: {count - wrong} of {count} as expected. This is validation, not a finding."
-    return said if found else ""
-
-
-def show(outcome: Outcome) -> None:
-    """A line on stdout, above the progress bar."""
-    tqdm.write(str(outcome))
-    sys.stdout.flush()
 
 
 class Executed(NamedTuple):
@@ -132,7 +115,6 @@ def run_claims(
     force: bool = False,
     jobs: int | None = None,
     ray: str | None = None,
-    report: Callable[[Outcome], object] = show,
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `_build/runs/<run>/`, each with its share of the cores.
 
@@ -146,7 +128,6 @@ def run_claims(
         jobs: notebooks at a time; one per core unless given.
         ray: the address of a Ray cluster whose machines execute the notebooks, '' for the one that
             RAY_ADDRESS names or that runs here.
-        report: called as each notebook ends.
 
     Raises ValueError, before anything runs, where a parameter is wrong, or an own result of other
     parameters would be replaced.
@@ -176,7 +157,7 @@ def run_claims(
         missing = [f"{x} was not run ({why})" for x, why in done.result["not_run"].items()]
         return Outcome(id, verdict, done.seconds, "; ".join([reason, *missing]))
 
-    return parallel(run_one, list(resolved), jobs if ray is None else len(resolved), report)
+    return parallel(run_one, list(resolved), jobs if ray is None else len(resolved))
 
 
 def computed(
@@ -266,12 +247,7 @@ def _calibration(project: Project, id: str, result: Mapping) -> Calibration:
     return Result.from_json(project.registry[id], result).calibration()
 
 
-def store_outputs(
-    project: Project,
-    ids: Sequence[str],
-    jobs: int | None = None,
-    report: Callable[[Outcome], object] = show,
-) -> list[Outcome]:
+def store_outputs(project: Project, ids: Sequence[str], jobs: int | None = None) -> list[Outcome]:
     """Execute source notebooks in place with their defaults, so that their outputs, and their
     numbers beside them, are what the code gives today; with one thread, as the tests do.
     """
@@ -285,17 +261,15 @@ def store_outputs(
         controls = _calibration(project, id, done.result)
         return Outcome(id, "stored", done.seconds, calibration=controls)
 
-    return parallel(store_one, ids, jobs, report)
+    return parallel(store_one, ids, jobs)
 
 
 def parallel(
-    one: Callable[[str, int], Outcome],
-    ids: Sequence[str],
-    jobs: int | None = None,
-    report: Callable[[Outcome], object] = show,
+    one: Callable[[str, int], Outcome], ids: Sequence[str], jobs: int | None = None
 ) -> list[Outcome]:
     """`one(id, threads)` for each identifier, `jobs` at a time, with a share of the cores, but no
-    more threads than OMP_NUM_THREADS says. Whatever one raises is the reason of its failure.
+    more threads than OMP_NUM_THREADS says; a line for each as it ends. Whatever one raises is the
+    reason of its failure.
     """
     cores = os.cpu_count() or 1
     jobs = min(jobs or cores, max(1, len(ids)))
@@ -315,7 +289,8 @@ def parallel(
         try:
             for future in tqdm(as_completed(pending), "notebooks", len(ids), False, disable=hidden):
                 outcomes.append(future.result())
-                report(outcomes[-1])
+                tqdm.write(str(outcomes[-1]))  # a line on stdout, above the progress bar
+                sys.stdout.flush()
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             # A kernel may have been starting just now: ask again until every thread has ended.

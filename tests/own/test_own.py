@@ -91,20 +91,6 @@ def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, caps
     assert main(f"{command} --exit-code".split()) == OUTLIERS
 
 
-@pytest.mark.parametrize(
-    "arguments, value",
-    [
-        ("vit_nothing", "vit_nothing"),
-        ("control-clean --images nothing", "nothing"),
-        ("control-clean --images scenes -n 3", "3 images"),
-    ],
-)
-def test_refusals_are_one_line(arguments, value, capsys):
-    assert main(["diagnose", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and value in error
-
-
 def test_what_others_write_is_counted_by_the_threshold_of_the_unedited_model():
     backbone = load_backbone("control-position")
     backbone.blocks[-1].register_forward_hook(_raised)

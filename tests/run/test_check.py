@@ -31,7 +31,7 @@ SAME = f"{STALE}criterion; {JUDGED}the verdicts are the same"
 def run(project, name, **overrides):
     """Run aa1-first, without a word."""
     texts = {key: str(value) for key, value in overrides.items()}
-    execute.run_claims(project, ["aa1-first"], name, texts, report=str)
+    execute.run_claims(project, ["aa1-first"], name, texts)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_the_controls_are_not_published_and_give_what_is_expected(published):
 
 
 def test_numbers_beside_a_notebook(project):
-    execute.store_outputs(project, ["aa1-first"], report=str)
+    execute.store_outputs(project, ["aa1-first"])
     assert problems(project) == []
     beside = numbers.beside(project.source("aa1-first"))
     stored = json.loads(beside.read_text())

@@ -24,7 +24,7 @@ IDS = ["aa1-first", "aa2-second"]
 
 
 def run(project, ids=("aa1-first",), name="controls", **options):
-    return execute.run_claims(project, list(ids), name, report=str, **options)
+    return execute.run_claims(project, list(ids), name, **options)
 
 
 def statuses(outcomes):
@@ -64,9 +64,8 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
         json.dumps({"argv": ["/bin/false"], "display_name": "other", "language": "python"})
     )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    reported = []
-    outcomes = execute.run_claims(project, [*IDS, IDS[0]], jobs=2, report=reported.append)
-    assert reported == outcomes and statuses(outcomes) == dict.fromkeys(IDS, "supported")
+    outcomes = execute.run_claims(project, [*IDS, IDS[0]], jobs=2)
+    assert statuses(outcomes) == dict.fromkeys(IDS, "supported")
     assert written(project) == [f"controls/{id}{end}" for id in IDS for end in (".ipynb", ".json")]
     result = read_result(project.runs / "controls" / "aa1-first.json")
     origin = result.pop("provenance")
@@ -104,7 +103,7 @@ def test_notebooks_share_the_cores_and_keep_to_what_the_environment_says(
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", told)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    given = execute.parallel(lambda id, own: Outcome(id, "done", own), ["a", "b"], report=str)
+    given = execute.parallel(lambda id, own: Outcome(id, "done", own), ["a", "b"])
     assert [outcome.seconds for outcome in given] == [threads, threads]
 
 
@@ -218,7 +217,7 @@ def test_ctrl_c_ends_the_kernels_and_leaves_what_had_finished(project):
 
 def test_store_outputs_in_place(project):
     path = project.source("aa1-first")
-    (outcome,) = execute.store_outputs(project, ["aa1-first"], report=str)
+    (outcome,) = execute.store_outputs(project, ["aa1-first"])
     assert outcome.status == "stored"
     stored = nbformat.read(path, 4)
     assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3]
@@ -228,11 +227,11 @@ def test_store_outputs_in_place(project):
     assert found["values"] == {"control-clean": {"score": {"value": 2}}}
     spread = {"spread": {"values/control-clean/score/value": 0.1}}
     beside.write_text(numbers.text({**found, "verdict": "other", **spread}))
-    execute.store_outputs(project, ["aa1-first"], report=str)
+    execute.store_outputs(project, ["aa1-first"])
     assert json.loads(beside.read_text()) == {**found, **spread}
     edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
     before = path.read_bytes(), beside.read_bytes()
-    (outcome,) = execute.store_outputs(project, ["aa1-first"], report=str)
+    (outcome,) = execute.store_outputs(project, ["aa1-first"])
     assert outcome.status == "failed" and before == (path.read_bytes(), beside.read_bytes())
 
 

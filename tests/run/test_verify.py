@@ -74,7 +74,7 @@ def test_a_result_of_today_agrees_and_one_of_another_code_does_not(project, monk
     notebook = nbformat.read(path, 4)
     notebook.cells[3].source = JUDGE
     nbformat.write(notebook, path)
-    run_claims(project, ["aa1-first"], "mine", {"n": "8"}, report=str)
+    run_claims(project, ["aa1-first"], "mine", {"n": "8"})
     publish_run(project, "mine")
     assert read_result(project.runs / "mine" / "aa1-first.json")["parameters"]["n"] == 8
     monkeypatch.chdir(project.root)
