@@ -22,7 +22,6 @@ from helpers.claims.claim import ANSWERS, Claim
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
-from helpers.claims.result import Result
 from helpers.claims.statistics import Judgement
 
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
@@ -165,10 +164,7 @@ def _statistics(book: Book) -> dict[str, Any]:
     """Every test with its p-value, what corrections for their number change, which models were
     measured, and which checkpoints and images verdicts share.
     """
-    results: dict[str, dict[str, Result]] = {}
-    for found in book.counted:
-        results.setdefault(found.run, {})[found.claim.id] = found.result
-    rows = statistics.judgements(results)
+    rows = statistics.judgements((found.run, found.result) for found in book.counted)
     shared = statistics.shared([found.stored for found in book.counted])
     known = [row for row in rows if row.p is not None]
     p_values = [row.p for row in known]

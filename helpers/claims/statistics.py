@@ -7,7 +7,7 @@ on the scale (plain, log or logit) on which its ends lie equally far from the va
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
@@ -133,17 +133,22 @@ def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
     return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
 
 
-def judgements(runs: Mapping[str, Mapping[str, Result]]) -> list[Judgement]:
-    """Every test that is put to a model to which its claim applies; `runs`: run -> claim -> result.
+def judgements(results: Iterable[tuple[str, Result]]) -> list[Judgement]:
+    """Every test that is put to a model to which its claim applies.
 
-    A result holds the verdicts of today's criterion.
+    `results` are runs with a result each, which holds the verdicts of today's criterion.
     """
     return [
         Judgement(
-            id, run, model, test, own.get(test.value), verdict, baseline=own.get(test.baseline)
+            result.id,
+            run,
+            model,
+            test,
+            own.get(test.value),
+            verdict,
+            baseline=own.get(test.baseline),
         )
-        for run, results in runs.items()
-        for id, result in results.items()
+        for run, result in results
         for model, own in result.by_model.items()
         if (verdict := result.models.get(model, "not applicable")) != "not applicable"
         for test in result.claim.criterion.tests

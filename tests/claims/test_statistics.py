@@ -223,7 +223,7 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
     measured = [Value("score", model, None, *numbers, 20) for model, numbers in values.items()]
     found = claim.judge(measured)
-    rows = judgements({"mine": {"aa1": found}})
+    rows = judgements([("mine", found)])
     assert {(one.id, one.run) for one in rows} == {("aa1", "mine")}
     assert [(one.model, one.test, one.verdict) for one in rows] == [
         ("vit-a", tests[0], "supported"),
@@ -277,7 +277,7 @@ def test_a_planted_effect_remains_and_chance_does_not(project):
     scores = {f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())}
     claim = project.registry["aa1-first"]
     found = result(claim, scores | {"planted": 1 + 6 * error})
-    rows = judgements({"mine": {"aa1-first": found}})
+    rows = judgements([("mine", found)])
     p_values = [one.p for one in rows]
 
     def below(corrected):
@@ -292,9 +292,7 @@ def test_a_planted_effect_remains_and_chance_does_not(project):
 
 
 def test_every_published_p_value_says_what_its_test_says(book):
-    results = {
-        run: {id: found.result for id, found in own.items()} for run, own in book.runs.items()
-    }
+    results = [(run, found.result) for run, own in book.runs.items() for found in own.values()]
     rows = [one for one in judgements(results) if one.p is not None]
     assert rows
     for one in rows:
