@@ -56,18 +56,19 @@ def joined(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     return tables[0].merge(tables[1], on=keys, suffixes=("_stored", "_fresh"))
 
 
-def differing(pairs: pd.DataFrame) -> int:
+def differing(pairs: pd.DataFrame, every: pd.Series) -> int:
     """How many numbers of one part of a value differ.
 
     One may differ by 5e-4 of itself or 1e-3 of the standard deviation over these images; of
-    answers, such as right or wrong, one of more than ten may turn.
+    answers, such as right or wrong, one of more than ten may turn. `every` is that part of all
+    images of the result, which tells answers: those of a few images may be alike.
     """
     old = pairs["number_stored"].to_numpy(np.float64)
     new = pairs["number_fresh"].to_numpy(np.float64)
     spread = np.nanstd(old) if np.isfinite(old).any() else 0.0
     allowed = np.maximum(np.maximum(VALUE * np.abs(old), RELATIVE * spread), FLOAT)
     wrong = ~((np.abs(new - old) <= allowed) | (old == new) | (np.isnan(old) & np.isnan(new)))
-    answers = {*old[~np.isnan(old)].tolist()}
+    answers = {*every.dropna().tolist()}
     is_answer = 1 < len(answers) <= 3 and answers.issuperset(new[wrong].tolist())
     flips = FLIPS if is_answer and len(old) > 10 else 0
     return int(wrong.sum()) if wrong.sum() > flips else 0
@@ -86,8 +87,9 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     stored = stored[~stored["model"].isin(done.result["not_run"])]
     pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))
     wrong = Counter()
-    for (model, name, _), own in pairs.groupby([*VALUE_OF, "part"]):
-        wrong[model, name] += differing(own)
+    every = stored.groupby([*VALUE_OF, "part"])["number"].get_group
+    for (model, name, part), own in pairs.groupby([*VALUE_OF, "part"]):
+        wrong[model, name] += differing(own, every((model, name, part)))
     there = {*zip(stored["model"], stored["value"], strict=True)}
     must = there
     if record:
