@@ -4,9 +4,8 @@ A claim counts once, by the stored verdicts on all but controls; no run counts t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.book.finding import Finding
@@ -17,6 +16,7 @@ from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Calibration, Result, read_result
 
+Only = tuple[str, Collection[str]] | None  # a run and some of its claims, to show nothing else
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models
@@ -48,30 +48,20 @@ class Book:
         self.runs, self.own, self.controls = runs, own, controls
 
     @classmethod
-    def read(cls, project: Project, stored: bool = False, only: tuple | None = None) -> "Book":
+    def read(cls, project: Project, stored: bool = False, only: Only = None) -> "Book":
         """Read a project: with `stored`, nothing that was only run here; with `only`, a run and
         some of its claims.
 
         Raises ValueError that names a published result that cannot be read.
         """
-        run, ids = only or (None, project.with_notebook())
-
-        def read(kind: str, paths: Iterable[Path]) -> Runs:
-            own = (path for path in paths if path.parent.name == run and path.stem in ids)
-            return _read(project, kind, own if only else paths)
-
-        runs = read("runs", project.results())
-        own = {} if stored else read("own", project.own_results())
+        ids = only[1] if only else project.with_notebook()
+        runs, own = _read(project, "runs", only), {} if stored else _read(project, "own", only)
         return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids})
 
     def findings(self, id: str) -> list[Finding]:
         """The results of a claim: of the run with most claims first, a reader's own last."""
-        results = (
-            own
-            for runs in (self.runs, self.own)
-            for own in sorted(runs.values(), key=len, reverse=True)
-        )
-        return [own[id] for own in results if id in own]
+        runs, own = (sorted(x.values(), key=len, reverse=True) for x in (self.runs, self.own))
+        return [results[id] for results in runs + own if id in results]
 
     @cached_property
     def counted(self) -> list[Finding]:
@@ -135,16 +125,19 @@ class Book:
         return {id: log[id] for id in self.registry.claims if id in log}
 
 
-def _read(project: Project, kind: str, paths: Iterable[Path]) -> Runs:
+def _read(project: Project, kind: str, only: Only) -> Runs:
     """Results but those on controls, by run, in the registry's order; what cannot be read is left
     out where it is a reader's own.
     """
     runs: Runs = {}
-    for path in (path for path in paths if path.parent != project.runs / CONTROLS):
+    for path in project.results() if kind == "runs" else project.own_results():
+        run, id = path.parent.name, path.stem
+        if run == CONTROLS or (only and (run != only[0] or id not in only[1])):
+            continue
         try:
             notebook = read_notebook(path.with_suffix(".ipynb"))
-            found = Finding(project.registry[path.stem], read_result(path), notebook, kind, path)
-            runs.setdefault(path.parent.name, {})[path.stem] = found
+            found = Finding(project.registry[id], read_result(path), notebook, kind, path)
+            runs.setdefault(run, {})[id] = found
         except (ValueError, KeyError, OSError) as error:  # such as a run that was ended
             if kind == "runs":
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None

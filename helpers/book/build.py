@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 import nbformat
@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from helpers import figures
 from helpers.book import claim_page, downloads, explore, fragments
 from helpers.book.board import board
-from helpers.book.book import Book
+from helpers.book.book import Book, Only
 from helpers.book.checkpoints import PRESENCE
 from helpers.book.claim_page import NEIGHBOUR
 from helpers.book.finding import Finding
@@ -35,12 +35,7 @@ FORWARD = "forward"  # pages that lead from an old address to the new one
 CLAIMS, BOARD = "book/claims", "book/scoreboard"  # the folder of claims' pages; all claims
 
 
-def build(
-    root: Path | str,
-    place: Path | None = None,
-    stored: bool = False,
-    only: tuple[str, Collection[str]] | None = None,
-) -> Path:
+def build(root: Path, place: Path | None = None, stored: bool = False, only: Only = None) -> Path:
     """Build the book of a project; its index.html leads to the first page.
 
     A book that is there already is replaced only by one that was built without a warning.
@@ -53,7 +48,6 @@ def build(
 
     Raises RuntimeError that names the log where Sphinx failed, and the errors of `assemble`.
     """
-    root = Path(root).resolve()
     place = place or root / "_build"
     source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
@@ -73,10 +67,7 @@ def build(
 
 
 def assemble(
-    root: Path,
-    place: Path | None = None,
-    stored: bool = False,
-    only: tuple[str, Collection[str]] | None = None,
+    root: Path, place: Path | None = None, stored: bool = False, only: Only = None
 ) -> Path:
     """Write the book's sources into `source` in `place`, and beside them what can be downloaded.
 
@@ -101,7 +92,7 @@ def assemble(
     for run in (*book.runs.values(), *book.own.values()):
         _write_run(book, [*run.values()], source / "book")
     if not only:
-        _write_pages(book, values, contents, source / "book", data)
+        _write_pages(book, values, contents, place)
     # From the addresses that _toc.yml names, and of the pages that results once had.
     moved = contents.get("meta", {}).get("moved", {})
     for found in (found for run in book.runs.values() for found in run.values()):
@@ -204,16 +195,15 @@ def _claim_entry(book: Book, id: str) -> dict:
     return entry | ({"sections": [{"file": place} for place in places]} if places else {})
 
 
-def _write_pages(
-    book: Book, values: TemplateValues, contents: Mapping, folder: Path, data: Path
-) -> None:
-    """Hand-written pages with what they quote and include; into `data`, the table of all tests."""
+def _write_pages(book: Book, values: TemplateValues, contents: Mapping, place: Path) -> None:
+    """Hand-written pages with what they quote and include, and the table of all tests."""
+    folder = place / "source" / "book"
     for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(values.render(text, f"book/{path.name}"), encoding="utf-8")
     known = fragments.values(book)
     tests = downloads.tests(known["rows"], known["corrected"])
-    tests.to_csv(data / "tests.csv", **downloads.CSV)
+    tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
     if known["census"]:
         with plt.rc_context(figures.STYLE):
             figure, ax = plt.subplots()

@@ -2,11 +2,10 @@
 verdicts, the paper beside ours, limits and the command; everything else is folded.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
-
-import yaml
 
 from helpers.book.book import Book
 from helpers.book.explore import PLACES
@@ -16,6 +15,7 @@ from helpers.claims import history
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL
 
+RUN = ("python", "-m", "helpers", "run")
 KEY = "key"  # tags the cell that draws the figure of the page
 SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
@@ -57,9 +57,8 @@ def _tab(found: Finding, reading: str) -> dict:
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
-    """The command that runs this again, with the parameters that the notebook still has."""
-    given = _given(claim, run, parameters)
-    return shlex.join(["python", "-m", "helpers", "run", claim.id, "--run", run, *given])
+    """The command that runs this again."""
+    return shlex.join([*RUN, claim.id, "--run", run, *_given(claim, run, parameters)])
 
 
 def yours(claim: Claim, run: str, parameters: Mapping) -> str:
@@ -70,30 +69,20 @@ def yours(claim: Claim, run: str, parameters: Mapping) -> str:
     if all(model.startswith(CONTROL) or group(model) in TRAINED for model in models):
         return ""
     profile = ["--profile", run] if run in claim.profiles else []
-    own = [f"-p {name}='[\"{YOURS[name]}\"]'" for name in YOURS if name in claim.parameters]
+    new = ["--run", "mine" if run != "mine" else "mine-2"]
     others = {name: value for name, value in parameters.items() if name not in YOURS}
-    new = "mine" if run != "mine" else "mine-2"
-    words = ["python", "-m", "helpers", "run", claim.id, *profile, "--run", new]
-    return " ".join([shlex.join([*words, *_given(claim, run, others)]), *own])
+    own = [f"-p {name}='[\"{YOURS[name]}\"]'" for name in YOURS if name in claim.parameters]
+    same = shlex.join([*RUN, claim.id, *profile, *new, *_given(claim, run, others)])
+    return " ".join([same, *own])
 
 
 def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
     """The words of a command that give what neither the notebook nor the profile gives."""
     known, words = {**claim.parameters, **claim.profiles.get(run, {})}, []
     for name, value in parameters.items():
-        is_known = name in known and isinstance(value, list) == isinstance(known[name], list)
-        if is_known and value != known[name]:
-            words += ["-p", f"{name}={_argument(value)}"]
+        if known.get(name) != value:
+            words += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
-
-
-def _argument(value: object) -> str:
-    """A parameter's value on one line, as `-p NAME=VALUE` takes it."""
-    if isinstance(value, list) and not any(isinstance(item, list) for item in value):
-        return ",".join(str(item) or "''" for item in value)
-    if isinstance(value, bool | list):
-        value = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n")
-    return " ".join(str(value).split())
 
 
 def key_picture(found: Finding) -> dict | None:

@@ -82,8 +82,8 @@ class Finding:
         self,
         claim: Claim,
         data: Mapping,
-        notebook: NotebookNode | None = None,
-        kind: str = "runs",
+        notebook: NotebookNode,
+        kind: str,
         path: Path | None = None,
     ):
         self.claim, self.data, self.notebook = claim, data, notebook

@@ -6,7 +6,6 @@ ends in `.md.j2` is MyST Markdown: data go through the filter `inert`, HTML thro
 """
 
 import math
-import operator
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from helpers.claims.claim import in_words
 from helpers.claims.criteria import IMAGES, NO_YES, OUTCOMES, SHOWN, Test, Value, of_trainings
 from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
@@ -172,10 +170,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (cell, code, distinct, in_sentence, in_words, inert, one_line, plural, raw, short_name)
+    texts = (cell, code, distinct, in_sentence, inert, one_line, plural, raw, short_name)
     for function in (*texts, amount, asked, behind, number, place, singly):
         env.filters[function.__name__] = function
-    env.tests["has"] = operator.contains
-    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES}
-    env.globals |= {"NO_YES": NO_YES, "SHOWN": SHOWN}
+    env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES, SHOWN=SHOWN)
     return env

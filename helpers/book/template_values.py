@@ -43,13 +43,11 @@ class TemplateValues:
     book: Book
 
     def finding(self, run: str, claim: str) -> Finding:
-        """A published result."""
         if claim not in self.book.runs.get(run, {}):
             raise ValueError(f"there is no published result of {claim!r} in run {run!r}")
         return self.book.runs[run][claim]
 
     def value(self, run: str, claim: str, name: str, model: str) -> Value:
-        """A stored value."""
         value = self.finding(run, claim).stored.by_model.get(model, {}).get(name)
         if value is None:
             raise ValueError(f"the result of {claim} in run {run} has no {name!r} of {model!r}")
@@ -85,18 +83,14 @@ class TemplateValues:
         verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
         comparisons = [self.comparison(*row) for row in declared if len(row) != 3]
         places = dict.fromkeys([*verdicts, *((one["run"], one["claim"]) for one in comparisons)])
-        found = {place: self.finding(*place) for place in places}
-        for place, one in found.items():
-            if one.stored.verdict != (said := verdicts.get(place)):
+        found = [self.finding(*place) for place in places]
+        for (run, claim), one in zip(places, found, strict=True):
+            if one.stored.verdict != (said := verdicts.get((run, claim))):
                 raise ValueError(
-                    f"the verdict on {place[1]} in run {place[0]} is {one.stored.verdict!r}, and "
-                    f"this text declares {said!r}; see that it is still true"
+                    f"the verdict on {claim} in run {run} is {one.stored.verdict!r}, and this text "
+                    f"declares {said!r}; see that it is still true"
                 )
-        return {
-            "comparisons": comparisons,
-            "verdicts": [(run, one) for (run, _), one in found.items()],
-            "doubtful": self.book.doubtful,
-        }
+        return {"comparisons": comparisons, "verdicts": found, "doubtful": self.book.doubtful}
 
     def render(self, text: str, name: str, place: Sequence[str] = ()) -> str:
         """The text with its values filled in; `name` is what to call it in an error, `place` run

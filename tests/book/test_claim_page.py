@@ -71,9 +71,9 @@ def test_golden_pages(file_regression, case):
     """As stored in tests/book/test_claim_page; `--force-regen` stores them anew."""
     criterion, measured, more = CASES[case]
     then = found(replace(CLAIM, criterion=criterion), measured, **more).data
-    marks = {"parameters": {"seed": 9, "gone": "a`b|c"}, "after_the_fact": True}
+    marks = {"parameters": {"seed": 9, "dataset": "a`b|c"}, "after_the_fact": True}
     claim = replace(CLAIM, expected={"control-clean": "refuted"})
-    result = type(found(claim, measured))(claim, then | marks, notebook())
+    result = type(found(claim, measured))(claim, then | marks, notebook(), "runs")
     control = found(claim, values("control-clean", 0.9, 90, 90), "controls", "controls")
     text, pictures = page(result, controls=[control], reading="This.")
     assert pictures == {f"{claim.id}.mine.svg": "<svg/>"}
