@@ -118,10 +118,9 @@ def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
             if path.is_file():
                 text = path.read_text(encoding="utf-8")
                 readings[found.place] = values.render(text, path.name, (found.run, id))
-        text, pictures = claim_page.page(book, id, readings)
-        _write(source / CLAIMS / f"{id}.md", text)
-        for name, content in pictures.items():
-            (source / CLAIMS / name).write_text(content, encoding="utf-8")
+        _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
+        for picture in filter(None, map(claim_page.key_picture, book.findings(id))):
+            (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
 
 
 def _write_run(book: Book, results: Sequence[Finding], folder: Path) -> None:

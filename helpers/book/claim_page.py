@@ -24,36 +24,23 @@ NEIGHBOUR = re.compile(r"\]\(([\w-]+)(\.ipynb)?\)")  # a link to a notebook in t
 YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 
 
-def page(book: Book, id: str, readings: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The page of a claim in `book/claims/`, and its figures beside it: file -> content.
-
-    `readings` are the commentaries on its results by their place.
+def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
+    """The page of a claim in `book/claims/`; `readings` are the commentaries on its results by
+    their place.
     """
-    tabs = [_tab(found, readings.get(found.place, "")) for found in book.findings(id)]
-    text = render(
-        "claim_page.md.j2", book=book, claim=book.registry[id],
-        tabs=sorted(tabs, key=lambda tab: tab["found"].models == SYNTHETIC),
+    return render(
+        "claim_page.md.j2", book=book, claim=book.registry[id], readings=readings,
+        results=sorted(book.findings(id), key=lambda found: found.models == SYNTHETIC),
         changes=history.rewritten(book.log.get(id, [])), explore=PLACES.get(id),
+        key_picture=key_picture, how_to_read=how_to_read, rerun=rerun, yours=yours,
     )  # fmt: skip
-    return text, {
-        tab["picture"]["name"]: tab["picture"]["content"] for tab in tabs if tab["picture"]
-    }
 
 
-def _tab(found: Finding, reading: str) -> dict:
-    """What the template of a tab is filled in from."""
-    parameters, cells = found.data.get("parameters", {}), found.notebook.cells
-    how = next((cell.source for cell in cells if cell.source.startswith(HOW_TO_READ)), "")
-    return {
-        "found": found,
-        "picture": key_picture(found),
-        "command": rerun(found.claim, found.run, parameters),
-        "yours": yours(found.claim, found.run, parameters),
-        "reading": reading,
-        # A notebook names its neighbours, whose claims have pages of their own here.
-        "how_to_read": NEIGHBOUR.sub(r"](\1.md)", how.removeprefix(HOW_TO_READ)).strip(),
-        "parameters": parameters,
-    }
+def how_to_read(found: Finding) -> str:
+    """What the notebook says of that; its links lead to the pages of the claims that they name."""
+    cells = (cell.source for cell in found.notebook.cells)
+    text = next((text for text in cells if text.startswith(HOW_TO_READ)), "")
+    return NEIGHBOUR.sub(r"](\1.md)", text.removeprefix(HOW_TO_READ)).strip()
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from books import PROJECT, book_of, claim_of, scores
+from books import book_of, claim_of, scores
 
 from helpers.book import downloads, fragments
 from helpers.book.render import render
@@ -85,13 +85,6 @@ def test_a_test_that_was_never_seen_to_say_yes_is_marked_until_a_control_passes(
     ]
     marks = ("no-yes", f"claims/{claim.id}.md", "never-seen-to-say-yes", "never-seen-to-say-yes")
     assert [mark in page for mark, page in zip(marks, pages, strict=True)] == [doubtful] * 4
-
-
-def test_what_an_entry_of_the_log_changed():
-    before, after = LOG[ONE.id]
-    said = fragments.difference(before, after)
-    assert "tests, gone: `score > 1`" in said and "needs a model with, new: `n > 5`" in said
-    assert PROJECT.registry.claims.keys() >= LOG.keys()
 
 
 def test_a_mark_is_on_the_side_of_its_verdict_and_its_interval_tells_whether_it_is_clear(book):
