@@ -123,11 +123,9 @@ def board(book: Book, run: Sequence[Finding] | None = None, up: str = "") -> str
     lines = [line(book.registry[id], own) for id, own in found.items()]
     there = {one["claim"].paper for one in lines}
     papers = [paper for paper in book.registry.papers.values() if paper.id in there]
-    counts = Counter(
-        column
-        for own in found.values()
-        for column in distinct(x for one in own for x in columns(one))
-    )
+    counts = Counter[str]()
+    for own in found.values():
+        counts.update(distinct(column for one in own for column in columns(one)))
     models = sorted(counts, key=lambda column: (column == CONTROLS, -counts[column]))
     names = dict(zip(models, short_names(models), strict=True))
     if CONTROLS in names:

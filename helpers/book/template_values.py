@@ -110,7 +110,8 @@ class TemplateValues:
         A share is given in %, as tables give it; any other unit is the sentence's.
         """
         value = self.value(run, claim, name, model)
-        printed = {x and f"{x:.3g}" for x in (value.value, value.low, value.high)}
+        ends = (value.value, value.low, value.high)
+        printed = {None if x is None else f"{x:.3g}" for x in ends}
         if not interval or len(printed) == 1:  # `1 [1, 1]` tells a reader nothing
             value = replace(value, low=None, high=None)
         share = term(claim, name).unit.startswith(SHARE) and value.value is not None
