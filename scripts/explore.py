@@ -26,7 +26,8 @@ from helpers.book.explore import dequantise
 from helpers.capture import capture_conditions, capture_each, register_neurons_of
 from helpers.capture import reducers as keep
 from helpers.claims import load_registry
-from helpers.claims.values import RegisteredClaim
+from helpers.claims.claim import Claim
+from helpers.claims.values import verdict_on
 from helpers.files import write_text
 from helpers.images import Images, load_images
 from helpers.interventions import neuron_conditions, rolled_content, test_time_registers
@@ -172,7 +173,7 @@ def thresholds(
         "rules": [[rule, threshold(last, rule) / median] for rule in RULES],
         "measures": {name: [_row(one[name]) for one in estimates] for name in MEASURES},
         "verdicts": {
-            id: [alone(claims[id]).verdict_on(model, one, end) for one in estimates]
+            id: [verdict_on(alone(claims[id]), model, one, end) for one in estimates]
             for id, end in JUDGED.items()
         },
         "photographs": [
@@ -238,7 +239,7 @@ def _row(estimate: Estimate | float) -> list:
     return [*(round(float(x), 6) if math.isfinite(x) else None for x in numbers), n]
 
 
-def alone(claim: RegisteredClaim) -> RegisteredClaim:
+def alone(claim: Claim) -> Claim:
     """The claim as one model can be judged by it, though the whole may need another model, too."""
     return replace(claim, criterion=replace(claim.criterion, needs=()))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from helpers.claims import history
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Result, read_result
+from helpers.claims.result import Result, judge, read_result
 from helpers.files import digest_of_json
 
 TABLE = Path(__file__).with_suffix(".csv")
@@ -28,7 +28,7 @@ def rows(project: Project) -> Iterator[Row]:
             continue
         data, claim = read_result(path), project.registry[id]
         stored = Result.from_json(claim, data)
-        today = claim.judge(stored.values, stored.sources, stored.not_run)
+        today = judge(claim, stored.values, stored.sources, stored.not_run)
         facts = {
             "verdict": today.verdict,
             "shown": today.shown[""],

@@ -78,7 +78,7 @@ print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.claims import Value, load_registry
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
 images = {{"name": dataset, "n": n, "seed": seed, "digest": "abc", "skipped": []}}
-load_registry("notebooks")["{id}"].judge(values, sources=[images])"""
+judge(load_registry("notebooks")["{id}"], values, sources=[images])"""
 
 
 def write_notebook(path: Path, id: str) -> None:

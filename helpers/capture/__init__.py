@@ -12,8 +12,10 @@ from helpers.capture.chosen_tokens import (
 from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import attention_received, capture, cls_attention
 from helpers.capture.inputs import PixelSet, images_of
-from helpers.capture.passes import (
+from helpers.capture.lab import (
     Captured,
+    Lab,
+    Passes,
     by_model,
     capture_conditions,
     capture_each,

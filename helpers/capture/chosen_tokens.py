@@ -10,14 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from helpers.capture.engine import capture
-from helpers.capture.passes import (
-    Captured,
-    Condition,
-    backbones,
-    capture_conditions,
-    require_models,
-)
+from helpers.capture.lab import Captured, Condition, Lab, Passes, either
 from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
@@ -46,74 +39,65 @@ class PairedTokens(Captured):
     read: Any = None
 
 
+@either
 def paired_tokens(
-    names: Sequence[str],
+    lab: Lab,
     images: Any,
     learnt: int,
     count: int,
     *,
     rule: str,
     random: int = 0,
-    seed: int = 0,
     pixels: bool | str = False,
     reducers: Sequence[Reducer] = (),
     read: Callable[[PairedTokens], Any] | None = None,
-    image_size: int | None = None,
-    **options: Any,
-) -> tuple[dict[str, PairedTokens], dict[str, str]]:
-    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches, and
-    model -> why its weights are not here.
+) -> dict[str, PairedTokens]:
+    """Each model's output tokens (after the final LayerNorm) at outliers and at normal patches.
 
     Args:
         learnt: from so many of the images, the first, comes the threshold, by `rule`.
-        count, seed: as in `helpers.measures.norms.paired_positions`.
+        count: as in `helpers.measures.norms.paired_positions`.
         random: how many random patches of each image to keep besides.
         pixels: keep the normalised pixels of all these patches, too; "mean" keeps the mean of each
             colour alone.
         reducers: what else to keep.
         read: takes the tokens of a model, which are let go then; unless given they are kept.
-        image_size, options: as in `capture_conditions`.
     """
-    require_models(names)
-    kept, not_run = {}, dict[str, str]()
-    for backbone in backbones(names, not_run, image_size):
-        norms = capture(backbone, images, [PatchNorms(-1)], **options)["patch_norms"]
+    found = {}
+    for backbone in lab.load():
+        norms = lab.kept(backbone, images, [PatchNorms(-1)])["patch_norms"]
         outliers, norms = norms > threshold(norms[:learnt], rule), norms[learnt:].clone()
-        positions, chosen = _chosen(outliers, count, random, seed, pixels)
-        captured = Captured.of(backbone, capture(backbone, images, [*chosen, *reducers], **options))
-        kept[backbone.name] = _pairs(captured, positions, count, norms, outliers, read)
-    return kept, not_run
+        positions, chosen = _chosen(outliers, count, random, lab.seed, pixels)
+        captured = Captured.of(backbone, lab.kept(backbone, images, [*chosen, *reducers]))
+        found[backbone.name] = _pairs(captured, positions, count, norms, outliers, read)
+    return found
 
 
+@either
 def tokens_at(
-    names: Sequence[str],
+    lab: Lab,
     images: Any,
     places: Bool[Tensor, "image patch"],
     count: int,
-    conditions: Mapping[Hashable, Condition],
+    conditions: Sequence[Hashable] | Mapping[Hashable, Condition],
+    models: Sequence[str] | None = None,
     *,
     random: int = 0,
-    seed: int = 0,
     pixels: bool | str = False,
     reducers: Sequence[Reducer] = (),
     read: Callable[[PairedTokens], Any] | None = None,
-    image_size: int | None = None,
-    **options: Any,
-) -> tuple[dict[Hashable, dict[str, PairedTokens]], dict[str, str]]:
+) -> Passes:
     """`paired_tokens` by condition and model, at given places, such as those of another model's
     outliers, whatever their norm.
     """
-    require_models(names)
-    positions, chosen = _chosen(places, count, random, seed, pixels)
+    positions, chosen = _chosen(places, count, random, lab.seed, pixels)
 
     def pairs(captured: Captured) -> PairedTokens:
         norms = captured.tensors.pop("patch_norms")
         return _pairs(captured, positions, count, norms, places, read)
 
     asked = [*chosen, PatchNorms(-1), *reducers]
-    return capture_conditions(
-        names, images, asked, conditions, image_size=image_size, read=pairs, **options
-    )
+    return lab.passes(images, asked, conditions, models, read=pairs)
 
 
 def _chosen(
@@ -157,35 +141,30 @@ class ObjectTokens(Captured):
     tested: PatchTokens | None
 
 
+@either
 def object_tokens(
-    names: Sequence[str],
+    lab: Lab,
     learnt: Any,
     tested: Any,
     count: int,
     reducers: Callable[[Backbone], Sequence[Reducer]] = lambda backbone: (),
-    *,
-    seed: int = 0,
-    image_size: int | None = None,
     whole: bool = False,
-    **options: Any,
-) -> tuple[dict[str, ObjectTokens], dict[str, str]]:
-    """Each model's output tokens (after the final LayerNorm), half of them on objects, and model ->
-    why its weights are not here.
+) -> dict[str, ObjectTokens]:
+    """Each model's output tokens (after the final LayerNorm), half of them on objects.
 
     Args:
         learnt, tested: images, with `masks` of their objects or None.
-        count, seed: as in `helpers.measures.registers.object_places`.
+        count: as in `helpers.measures.registers.object_places`.
         reducers: what else to keep of the tested images, by model.
-        image_size, whole, options: as in `capture_conditions`.
+        whole: as in `Lab.load`.
     """
-    require_models(names)
-    kept, not_run = {}, dict[str, str]()
-    for backbone in backbones(names, not_run, image_size, whole=whole):
+    found = {}
+    for backbone in lab.load(whole=whole):
         grid, groups = backbone.layout.grid, []
         for images, more in ((learnt, ()), (tested, reducers(backbone))):
-            places = object_places(images.masks, [grid], count, seed).get(grid)
+            places = object_places(images.masks, [grid], count, lab.seed).get(grid)
             asked = [*more, *(() if places is None else (SelectedTokens(places),))]
-            tensors = capture(backbone, images, asked, **options) if asked else {}
+            tensors = lab.kept(backbone, images, asked) if asked else {}
             groups.append(None if places is None else PatchTokens(places, tensors.pop("tokens")))
-        kept[backbone.name] = ObjectTokens(*vars(Captured.of(backbone, tensors)).values(), *groups)
-    return kept, not_run
+        found[backbone.name] = ObjectTokens(*vars(Captured.of(backbone, tensors)).values(), *groups)
+    return found

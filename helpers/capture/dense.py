@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 from torch import Tensor
 
-from helpers.capture.passes import Captured, Condition, by_model, capture_conditions
+from helpers.capture.lab import Captured, Condition, by_model, capture_conditions
 from helpers.capture.reducers import FinalTokens, PatchNorms
 from helpers.images import Images
 from helpers.measures.norms import outliers

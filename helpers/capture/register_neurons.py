@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from helpers.capture.engine import capture
-from helpers.capture.passes import backbones
+from helpers.capture.lab import Lab, either
 from helpers.capture.reducers import (
     Kept,
     PatchNorms,
@@ -90,45 +90,43 @@ def find_register_neurons(
     return [RegisterNeuron(*units[i], *row) for i, row in zip(order.tolist(), rows, strict=True)]
 
 
+@either
 def register_neurons_of(
-    names: Sequence[str],
+    lab: Lab,
     images: Any,
+    models: Sequence[str] | None = None,
     *,
-    image_size: int | None = None,
     by_model: Sequence[str] = (),
     rule: str = "median:3",
     layer: int = -1,
     top_layer: int = -1,
     top_k: int = 10,
     **search: Any,
-) -> tuple[dict[str, list[RegisterNeuron]], dict[str, str]]:
-    """`find_register_neurons` in each model that has an outlier in these images.
+) -> dict[str, list[RegisterNeuron]]:
+    """`find_register_neurons` in each model that has an outlier in these images, by its name.
 
     Args:
+        models: of the laboratory; all unless given.
         by_model: what of `rule`, `layer`, `top_layer` and `top_k` differs by model, as in
             `helpers.settings.settings_of`.
         top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1
             for all of these. In the papers 19 for DINOv2-L and 5 for CLIP-B, whose outliers start
             in the block after it.
-
-    Returns:
-        model -> its register neurons, and model -> why its weights are not here.
+        search: other arguments of `find_register_neurons`.
     """
-    of_a_pass = "batch_size", "device", "dtype", "progress"
-    options = {key: search[key] for key in of_a_pass if key in search}
-    neurons, not_run = {}, dict[str, str]()
+    neurons = {}
     common = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
-    settings = settings_of(names, by_model, **common)
-    for backbone in backbones(names, not_run, image_size):
+    settings = settings_of(lab.models if models is None else models, by_model, **common)
+    for backbone in lab.load(models):
         own = settings[backbone.name]
-        norms = capture(backbone, images, [PatchNorms(own.layer)], **options)["patch_norms"]
+        norms = lab.kept(backbone, images, [PatchNorms(own.layer)])["patch_norms"]
         if outliers(norms, own.rule).any():
             how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k}
             layers = range(own.layer % backbone.depth + 1)[: own.top_layer + 1 or None]
             neurons[backbone.name] = find_register_neurons(
-                backbone, images, layers=layers, **how, **search
+                backbone, images, layers=layers, **how, **search, **lab.machine
             )
-    return neurons, not_run
+    return neurons
 
 
 def matched_neurons(
@@ -182,10 +180,10 @@ def matched_neurons(
 
 
 def matched_neurons_of(
+    lab: Lab,
     neurons: Mapping[str, Neurons],
     images: Any,
     *,
-    image_size: int | None = None,
     by_model: Sequence[str] = (),
     rule: str = "median:3",
     layer: int = -1,
@@ -193,11 +191,12 @@ def matched_neurons_of(
 ) -> dict[str, list[MatchedNeuron]]:
     """`matched_neurons` of each model; `by_model` as in `register_neurons_of`."""
     own = settings_of([*neurons], by_model, rule=rule, layer=layer)
+    how = search | lab.machine
     return {
         b.name: matched_neurons(
-            b, neurons[b.name], images, rule=own[b.name].rule, layer=own[b.name].layer, **search
+            b, neurons[b.name], images, rule=own[b.name].rule, layer=own[b.name].layer, **how
         )
-        for b in backbones([*neurons], {}, image_size)
+        for b in lab.load([*neurons])
     }
 
 
@@ -249,15 +248,9 @@ class OutlierUnit:
         }
 
 
+@either
 def outlier_units(
-    placed: Mapping[str, Placement],
-    images: Any,
-    searched: int,
-    rule: str,
-    *,
-    seed: int = 0,
-    image_size: int | None = None,
-    **options: Any,
+    lab: Lab, placed: Mapping[str, Placement], images: Any, searched: int, rule: str
 ) -> dict[str, OutlierUnit]:
     """The unit of each model that has outliers.
 
@@ -267,18 +260,19 @@ def outlier_units(
             matched one, which writes as much over all patches of its block or a later one, in the
             first of all.
     """
-    units, bearing = {}, [model for model, own in placed.items() if own.usual]
-    for backbone in backbones(bearing, {}, image_size):
+    units = {}
+    for backbone in lab.load([model for model, own in placed.items() if own.usual]):
         own = placed[backbone.name]
         mask = own.mask[: len(images)]
         shown = images.select(mask.any(1).nonzero()[:searched, 0])
-        best = find_register_neurons(backbone, shown, rule=f"fixed:{own.limit}", top_k=2, **options)
-        like = {"where": "patches", "among": "later", "rule": rule, "seed": seed}
+        limit = f"fixed:{own.limit}"
+        best = find_register_neurons(backbone, shown, rule=limit, top_k=2, **lab.machine)
+        like = {"where": "patches", "among": "later", "rule": rule, "seed": lab.seed}
         first = images.select(range(min(searched, len(images))))
-        (matched,) = matched_neurons(backbone, best[:1], first, **like, **options)
-        pairs = torch.cat(paired_positions(mask, PAIRS, seed), dim=1)
+        (matched,) = matched_neurons(backbone, best[:1], first, **like, **lab.machine)
+        pairs = torch.cat(paired_positions(mask, PAIRS, lab.seed), dim=1)
         reducers = [SelectedTokens(pairs, norm=False), *activations_of(best)]
-        kept = capture(backbone, images, reducers, **options)
+        kept = lab.kept(backbone, images, reducers)
         pair = kept["neuron 1"], kept["neuron 2"]
         tokens = kept["tokens"].chunk(2, dim=1)
         units[backbone.name] = OutlierUnit(best[0], matched, mask, *pair, *tokens)

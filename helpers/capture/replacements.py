@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
+from helpers.capture.lab import Captured, Condition, capture_conditions, capture_each
 from helpers.capture.reducers import (
     Feature,
     Magnitudes,

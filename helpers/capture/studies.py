@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.passes import Captured, Condition, Reducers, capture_conditions, capture_each
+from helpers.capture.lab import Captured, Condition, Lab, Reducers, either
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
 from helpers.interventions import (
@@ -65,23 +65,28 @@ class Classifiers:
         return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
 
+@either
 def classifiers_of(
+    lab: Lab,
     kind: str,
-    models: Sequence[str],
     train: Any = None,
+    models: Sequence[str] | None = None,
     *,
     schedule: Schedule | None = None,
-    seed: int = 0,
-    **options: Any,
+    intervention: Condition = nullcontext,
 ) -> Classifiers:
-    """The classifiers of `models`: "probe", fitted to the feature of the labelled images `train`,
-    or "published". Options as in `capture_each`; the probes are fitted on its device, too.
+    """A classifier of each model: "probe", fitted to the feature of the labelled images `train`, or
+    "published".
+
+    Args:
+        models: of the laboratory; all unless given.
+        intervention: under which the probes are trained.
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
         return Classifiers(None)
-    captured = capture_each(models, train, [Feature()], **options)[0] if models else {}
-    how = {"schedule": schedule, "seed": seed, "device": options.get("device")}
+    captured = lab.passes(train, [Feature()], {"": intervention}, models)[""]
+    how = {"schedule": schedule, "seed": lab.seed, "device": lab.device}
     return Classifiers(
         {model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()}
     )
@@ -147,34 +152,34 @@ class Study:
         return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
 
 
+@either
 def probe_study(
-    models: Sequence[str],
+    lab: Lab,
     train: Any,
     images: Any,
     states: Mapping[Hashable, Condition],
     more: Sequence[Reducer] = (),
+    models: Sequence[str] | None = None,
     *,
     readouts: Sequence[str] = ("feature",),
     schedule: Schedule | None = None,
-    seed: int = 0,
     noise: float = NOISE,
-    **options: Any,
 ) -> Study:
     """In each state a probe for each readout, trained on one set of images and tested on another.
 
     Args:
-        states: as the conditions of `capture_conditions`. A model that one of them leaves out is
-            captured in the others, and gets no probe.
+        states: name -> condition. A model that one of them leaves out is captured in the others,
+            and gets no probe.
         more: what to keep of the test images beside the readouts.
+        models: of the laboratory; all unless given.
         readouts: names in READOUTS.
-        options: as in `capture_conditions`; the probes are fitted on its device, too.
     """
     kept = [*dict.fromkeys(READOUTS[name][0] for name in readouts)]  # two may share a reducer
     labels = images.require_labels()
-    passes, not_run = capture_conditions(models, images, [*kept, *more], states, **options)
-    in_all = [model for model in models if all(model in own for own in passes.values())]
-    learnt, _ = capture_conditions(in_all, train, kept, states, **options)
-    how = {"schedule": schedule, "seed": seed, "noise": noise, "device": options.get("device")}
+    passes = lab.passes(images, [*kept, *more], states, models)
+    in_all = [model for model, *_ in passes.each(*states)]
+    learnt = lab.passes(train, kept, states, in_all)
+    how = {"schedule": schedule, "seed": lab.seed, "noise": noise, "device": lab.device}
     right = {}
     for state, of_model in learnt.items():
         right[state] = {model: {} for model in of_model}
@@ -183,7 +188,7 @@ def probe_study(
                 x, y = (_read(captured, name) for captured in (own, passes[state][model]))
                 answers = probe_answers(x, train.require_labels(), y, labels, **how)
                 right[state][model][name] = answers
-    return Study(not_run, passes=passes, right=right)
+    return Study(lab.not_run, passes=passes, right=right)
 
 
 def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
@@ -192,8 +197,9 @@ def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
     return kept.mean(1) if readout == "registers" else kept
 
 
+@either
 def moved_study(
-    models: Sequence[str],
+    lab: Lab,
     train: Any,
     images: Any,
     n_neurons: int,
@@ -205,31 +211,27 @@ def moved_study(
     top_k: int,
     most: int = 0,
     sparsity: bool = False,
-    **options: Any,
 ) -> Study:
     """Probes and patch norms before and after a data set's own register neurons were moved, which
     are found on the first `n_neurons` training images as in `searched_neurons`.
     """
     few = train.select(range(min(n_neurons, len(train))))
-    search = {"rule": rule, "layer": layer, "by_model": by_model} | options
     find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
-    at, neurons, _ = _found(models, few, **find, **search)
+    at, neurons = _found(lab, few, rule=rule, layer=layer, by_model=by_model, **find)
     moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
     states = {"before": nullcontext, "after": neuron_conditions(moved)["moved"]}
-    study = probe_study(models, train, images, states, [PatchNorms()], **options)
+    study = probe_study(lab, train, images, states, [PatchNorms()])
     return replace(study, neurons=neurons, moved=moved, at=at)
 
 
+@either
 def test_time_study(
-    models: Sequence[str],
+    lab: Lab,
     images: Any,
     learn: Any,
     reducers: Reducers,
     count: int,
     conditions: Mapping[Hashable, str],
-    *,
-    seed: int = 0,
-    **options: Any,
 ) -> Study:
     """Capture each model as it is, and where it has outliers and no trained register under
     `conditions`, too.
@@ -247,29 +249,31 @@ def test_time_study(
         conditions: name -> "plain" for the model as it is, or one of those of
             `helpers.interventions.neuron_conditions`.
     """
-    plain, not_run = capture_each(models, images, reducers, **options)
+    plain = lab.capture(images, reducers)
     free = {model: own for model, own in plain.items() if count and not own.layout.registers}
     shares = {model: outlier_images(own["patch_norms"][:, 0]) for model, own in free.items()}
     chosen = [model for model, share in shares.items() if share.value > FEW]
-    neurons = register_neurons_of(chosen, learn, top_k=count, **options)[0] if chosen else {}
+    neurons = register_neurons_of(lab, learn, chosen, top_k=count)
     asked = neurons if "matched neurons" in conditions.values() else {}
-    matched = matched_neurons_of(asked, learn, seed=seed, **options)
-    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=seed, matched=matched)}
+    matched = matched_neurons_of(lab, asked, learn, seed=lab.seed)
+    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=lab.seed, matched=matched)}
     changes = {name: changes[condition] for name, condition in conditions.items()}
     others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
-    passes, _ = capture_conditions(list(neurons), images, reducers, others, **options)
+    passes = lab.passes(images, reducers, others, [*neurons])
     own = {model: plain[model] for model in neurons}
     passes = {name: passes.get(name, own) for name in conditions}
     passes |= {
         name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
     }
-    return Study(not_run, plain, passes, changes)
+    return Study(lab.not_run, plain, passes, changes)
 
 
+@either
 def searched_neurons(
-    models: Sequence[str],
+    lab: Lab,
     images: Any,
     by_model: Sequence[str] = (),
+    models: Sequence[str] | None = None,
     *,
     rule: str,
     layer: int,
@@ -278,32 +282,32 @@ def searched_neurons(
     most: int = 0,
     moved: int = 0,
     sparsity: bool = False,
-    seed: int = 0,
-    **options: Any,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
     blocks that write as much.
 
     Args:
+        models: of the laboratory; all unless given.
         top_k: neurons that are moved, unless `moved` says otherwise.
         most: neurons to find where these are more.
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
     """
-    search = {"rule": rule, "layer": layer, "by_model": by_model} | options
+    where = {"rule": rule, "layer": layer, "by_model": by_model}
     find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
-    at, neurons, not_run = _found(models, images, **find, **search)
+    at, neurons = _found(lab, images, models, **find, **where)
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
-    matched = matched_neurons_of(first, images, among="later", seed=seed, **search)
-    return Study(not_run, at=at, neurons=neurons, moved=first, matched=matched)
+    matched = matched_neurons_of(lab, first, images, among="later", seed=lab.seed, **where)
+    return Study(lab.not_run, at=at, neurons=neurons, moved=first, matched=matched)
 
 
 def _found(
-    models: Sequence[str], images: Any, *, top_k: int, most: int, **search: Any
-) -> tuple[dict[str, SimpleNamespace], dict[str, list[RegisterNeuron]], dict[str, str]]:
-    """Each model's settings, its `most` or `top_k` register neurons, and why others have none."""
+    lab: Lab, images: Any, models: Sequence[str] | None = None, *, top_k: int, most: int, **search
+) -> tuple[dict[str, SimpleNamespace], dict[str, list[RegisterNeuron]]]:
+    """Each model's settings, and its `most` or `top_k` register neurons."""
     own = {name: search[name] for name in ("rule", "layer")}
-    at = settings_of(models, search["by_model"], **own, top_k=top_k)
-    return at, *register_neurons_of(models, images, top_k=max(top_k, most), **search)
+    names = lab.models if models is None else models
+    at = settings_of(names, search["by_model"], **own, top_k=top_k)
+    return at, register_neurons_of(lab, images, models, top_k=max(top_k, most), **search)
 
 
 def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:
@@ -333,8 +337,9 @@ class MovedOutliers(NamedTuple):
     expected: list[int]
 
 
+@either
 def moved_outliers(
-    placed: Mapping[str, Placement], images: Any, kinds: Sequence[str], *, seed: int = 0, **options
+    lab: Lab, placed: Mapping[str, Placement], images: Any, kinds: Sequence[str]
 ) -> dict[str, dict[str, MovedOutliers]]:
     """Where outliers go when the content changes and positions do not, and the other way round.
 
@@ -348,13 +353,13 @@ def moved_outliers(
     """
     usual = {model: own.usual for model, own in placed.items() if own.usual}
     conditions = dict.fromkeys(("as it is", *kinds), nullcontext)
-    conditions |= position_conditions(usual, seed)
+    conditions |= position_conditions(usual, lab.seed)
     shown = {name: images.changed(name) if name in kinds else images for name in conditions}
-    passes, _ = capture_conditions([*usual], shown, [PatchNorms(-1)], conditions, **options)
+    passes = lab.passes(shown, [PatchNorms(-1)], conditions, [*usual])
     found: dict[str, dict[str, MovedOutliers]] = {model: {} for model in usual}
     for name, own in passes.items():
         for model, c in own.items():
-            expected = expected_at(c.layout, usual[model], name, seed)
+            expected = expected_at(c.layout, usual[model], name, lab.seed)
             mask = c["patch_norms"] > placed[model].limit
             found[model][name] = MovedOutliers(mask, expected)
     return found

@@ -14,7 +14,6 @@ import yaml
 
 from helpers.claims.claim import Claim, Paper
 from helpers.claims.criteria import Criterion, Test
-from helpers.claims.values import RegisteredClaim
 from helpers.settings import nearest
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # of this package
@@ -61,7 +60,7 @@ def load_registry(folder: Path | str | None = None) -> Registry:
             expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
             entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
             profiles = runs["profiles"].get(id, {})
-            registry.claims[id] = RegisteredClaim(
+            registry.claims[id] = Claim(
                 id, name, **entry, profiles=profiles, source=paper, root=root
             )
     return registry
@@ -97,6 +96,7 @@ class Term:
     unit: str = ""  # such as 'share of images', 'points', 'count'; empty for a plain ratio or index
     higher: str = ""  # what a higher value means, as a clause; empty where that is no question
     of: str = "images"  # what the n of the value counts
+    kind: str = ""  # of a mean over images, where the unit does not say it: see values.estimated
 
 
 @dataclass(frozen=True)

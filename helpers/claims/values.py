@@ -1,4 +1,4 @@
-"""Values as a notebook collects them, what they take of each image, and the claim that judges.
+"""Values as a notebook collects, draws and judges them, and what they take of each image.
 
 `<id>.images.parquet` beside a result holds one number of one image a row, with a digest of its
 picture where that is known; `part` tells apart several numbers of an image, such as those of
@@ -6,22 +6,36 @@ several trainings. Values of which an image gives many, and plain numbers, have 
 """
 
 import os
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from helpers import figures
+from helpers.capture import Lab
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import INTERVAL, Value
+from helpers.claims.registry import Term, load_registry, term
 from helpers.claims.result import Result, by_model, judge
 from helpers.files import digest_of
+from helpers.measures.stats import Estimate, over_images, share
 
 FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 NAME = "images.parquet"
+SHARE = "share"  # how the unit of a part of something begins
+LIMITS = {"%": (0, 100), "points": (-100, 100)}  # of one image, by unit
+KINDS = {  # how a value is estimated whose unit does not say it, by the `kind` of its term
+    "cosine": {"limits": (-1, 1), "continuous": True},
+    "overlap": {"limits": (0, 1)},
+    "counts": {"limits": (0, 1), "counts": True},
+    "unlimited": {},
+}
 COLUMNS = ["model", "dataset", "value", "part", "image", "picture", "number"]
 
 
@@ -39,13 +53,27 @@ class Values(list[Value]):
         self._per_image: list[tuple[str, str, str | None, Any]] = []
 
     def add(
-        self, model: str, estimates: Mapping[str, Any], *, dataset: str | None = None, end: str = ""
+        self,
+        model: str,
+        measured: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        dataset: str | None = None,
+        end: str = "",
+        **more: Any,
     ) -> None:
-        """Add name -> estimate or plain number of one model; `end` is put after each name.
+        """Add values of one model by name: numbers, estimates, or one number an image (image,),
+        whose mean is estimated as the unit of its term asks for (`estimated`).
 
         An interval of a single image is left out: `1 [1, 1]` would tell of a false certainty.
+
+        Args:
+            model: its name.
+            measured, more: name -> value.
+            dataset: on which it was measured, where it is another one.
+            end: follows each name.
         """
-        for name, x in estimates.items():
+        for name, x in {**measured, **more}.items():
+            x = estimated(x, term(self.claim.id, name + end))
             value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
             if getattr(x, "per_image", None) is not None:
@@ -71,6 +99,81 @@ class Values(list[Value]):
         }
         return [own.get(model) for model in (own if models is None else models)]
 
+    def above_margin(self, name: str) -> list[str]:
+        """The models whose value called `name` is above its margin."""
+        return [x.model for x in self.of(name) if x.value > self.claim.margin(name)]
+
+    def forest(self, *names: str, models: Iterable[str] | None = None) -> None:
+        """Draw values of these names, a panel each, with the margin of their test.
+
+        Args:
+            names: of values that are tested.
+            models: unless given, those that have the value.
+        """
+        drawn = {name: self.of(name, models) for name in names}
+        if not any(drawn.values()):
+            return
+        axes = figures.rows(len(names), each=0.9 + 0.25 * max(map(len, drawn.values())))
+        for ax, (name, found) in zip(axes.flat, drawn.items(), strict=True):
+            label = axis_label(term(self.claim.id, name))
+            figures.forest(found, self.claim.margin(name), ax, label)
+
+    def compared(
+        self,
+        names: Mapping[str, str],
+        label: str = "",
+        models: Iterable[str] | None = None,
+        called: Mapping[str, str] | None = None,
+        reference: float | None = None,
+        ax: Any = None,
+    ) -> None:
+        """Draw several values of each model side by side, a colour each.
+
+        Args:
+            names: how the legend calls a value -> its name. Those that no model has are left out.
+            label: of the axis; the label of the first value unless given.
+            models: unless given, those that have one of the values.
+            called: as in `of`.
+            reference: of a dashed line; the margin of the first value unless given, where it is
+                tested.
+        """
+        have = {legend: name for legend, name in names.items() if self.of(name)}
+        with_one = dict.fromkeys(x.model for x in self if x.name in have.values())
+        models = list(with_one if models is None else models)
+        groups = {legend: self.of(name, models, called) for legend, name in have.items()}
+        first = next(iter(names.values()))
+        label = label or axis_label(term(self.claim.id, first))
+        figures.compared(groups, ax, label, self._reference(first, reference))
+
+    def settings(
+        self,
+        names: Mapping[str, str],
+        label: str = "",
+        models: Iterable[str] | None = None,
+        reference: float | None = None,
+        ax: Any = None,
+    ) -> None:
+        """Draw a row for each value, the models side by side, a colour each.
+
+        Args:
+            names: how the row is called -> the name of its value; label and reference as in
+                `compared`.
+            models: unless given, those that have one of the values.
+        """
+        first = next(iter(names.values()))
+        with_one = dict.fromkeys(x.model for x in self if x.name in names.values())
+        groups = {
+            model: {row: self.of(name, [model])[0] for row, name in names.items()}
+            for model in (with_one if models is None else models)
+        }
+        label = label or axis_label(term(self.claim.id, first))
+        figures.compared_settings(groups, ax, label, self._reference(first, reference))
+
+    def _reference(self, name: str, given: float | None) -> float | None:
+        """What is given, else the margin of a value that is tested."""
+        is_tested = name in {test.value for test in self.claim.criterion.all_tests}
+        return self.claim.margin(name) if given is None and is_tested else given
+
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
         """Values, lower and upper ends of one model's values, as `figures.response` draws them."""
         own = by_model(self).get(model, {})
@@ -79,17 +182,17 @@ class Values(list[Value]):
 
     def judge(
         self,
-        captured: Mapping[str, Any],
-        images: Sequence[Any],
+        captured: Mapping[str, Any] | Lab,
+        images: Sequence[Any] = (),
         not_run: Mapping[str, str] | None = None,
     ) -> Result:
-        """The verdict, with its sources; a run keeps what the values take of each image.
-
-        Args:
-            captured: model -> what `capture_each` kept of it, or anything else with a `source`.
-            images: every set behind the values: those measured, learnt from and searched.
-            not_run: model -> why it could not be had.
+        """The verdict, with the sources of the laboratory; a run keeps what the values take of each
+        image.
         """
+        if isinstance(captured, Lab):  # the other way goes when every notebook has one
+            lab, images = captured, captured.sets
+            captured = {model: SimpleNamespace(source=x) for model, x in lab.sources.items()}
+            not_run = lab.not_run
         sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
         once = {str(source): source for source in sources}
         if folder := os.environ.get(FOLDER):
@@ -97,37 +200,52 @@ class Values(list[Value]):
         return judge(self.claim, self, list(once.values()), not_run)
 
 
-class RegisteredClaim(Claim):
-    """A claim as `load_registry` gives it to a notebook: it collects values and judges them."""
+def estimated(x: Any, term: Term) -> Any:
+    """The estimate over images of one number an image, as the unit of its term asks for; what has
+    another form as it is.
 
-    def values(self, dataset: str) -> Values:
-        """An empty collection for what is measured of this claim on `dataset`."""
-        return Values(self, dataset)
+    A share of images is that of what holds for an image, any other share a quantity from 0 to 1; %
+    runs from 0 to 100, points from -100 to 100, all else has no limits. The `kind` of a term says
+    otherwise: "cosine" runs from -1 to 1, "overlap" (IoU) from 0 to 1, "counts" is a share of
+    patches or blocks, and "unlimited" has no limits whatever its unit.
+    """
+    if isinstance(x, Estimate) or getattr(x, "ndim", 0) != 1:
+        return x
+    if term.kind:
+        return over_images(x, **KINDS[term.kind])
+    if term.unit.startswith(SHARE):
+        is_answer = "bool" in str(x.dtype)
+        return share(x) if is_answer else over_images(x, (0, 1), continuous=True)
+    return over_images(x, LIMITS.get(term.unit))
 
-    def verdict_on(self, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
-        """The verdict that is shown of `model` alone.
 
-        Args:
-            estimates: name -> estimate or plain number; that with `end` behind its name is taken
-                where there is one.
-        """
-        tests = (*self.criterion.applies, *self.criterion.tests)
-        named = (x for test in tests if test.concerns(model) for x in (test.value, test.baseline))
-        names = {name: name + end for name in named if name}
-        values = self.values("")
-        values.add(
-            model, {name: estimates[x if x in estimates else name] for name, x in names.items()}
-        )
-        return self.judge(values).shown[""]
+def axis_label(term: Term) -> str:
+    """The label of an axis: what the value is called, and its unit."""
+    unit = "" if term.unit in ("", "count") else f" ({term.unit})"
+    return "\n".join(textwrap.wrap(term.label + unit, 60))
 
-    def judge(
-        self,
-        values: Iterable[Value],
-        sources: Sequence[dict] = (),
-        not_run: Mapping[str, str] | None = None,
-    ) -> Result:
-        """The verdict on measured values, see `helpers.claims.result.judge`."""
-        return judge(self, values, sources, not_run)
+
+def load_claim(id: str) -> Claim:
+    """One claim of the project of the current folder."""
+    return load_registry()[id]
+
+
+def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
+    """The verdict that is shown of `model` alone.
+
+    Args:
+        claim: by which it is judged.
+        model: its name.
+        estimates: name -> estimate or plain number; that with `end` behind its name is taken where
+            there is one.
+        end: of names.
+    """
+    tests = (*claim.criterion.applies, *claim.criterion.tests)
+    named = (x for test in tests if test.concerns(model) for x in (test.value, test.baseline))
+    names = {name: name + end for name in named if name}
+    values = Values(claim, "")
+    values.add(model, {name: estimates[x if x in estimates else name] for name, x in names.items()})
+    return judge(claim, values).shown[""]
 
 
 def write_per_image(

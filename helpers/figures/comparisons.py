@@ -24,8 +24,10 @@ from helpers.figures.style import (
     key,
     log_axis,
     make_room,
+    many,
     name_beside,
     name_rows,
+    one,
     say,
     wrapped,
 )
@@ -70,7 +72,7 @@ def size_prevalence(
     return ax
 
 
-def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
+def forest(values: Sequence, margin: float, ax: Axes | None = None, label: str = "") -> Axes:
     """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
@@ -81,6 +83,7 @@ def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
     Raises:
         ValueError: values of several names.
     """
+    ax = one(ax, 0.8 + 0.3 * len(values))
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
     centred = {"ha": "center", "va": "center", "color": GREY}
@@ -101,7 +104,10 @@ def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
 
 
 def compared(
-    groups: Mapping[str, Sequence], ax: Axes, label: str = "", reference: float | None = None
+    groups: Mapping[str, Sequence],
+    ax: Axes | None = None,
+    label: str = "",
+    reference: float | None = None,
 ) -> Axes:
     """Several quantities side by side for each model, one colour and marker a group.
 
@@ -117,6 +123,7 @@ def compared(
     rows = [
         row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)
     ]
+    ax = one(ax, 0.8 + 0.2 * len(rows) * len(groups))
     if not rows:
         return say(ax, "There is nothing to draw: no model has these values.")
     for row in rows:
@@ -147,7 +154,7 @@ def compared(
 
 def compared_settings(
     groups: Mapping[str, Mapping[str, object]],
-    ax: Axes,
+    ax: Axes | None = None,
     label: str = "",
     reference: float | None = None,
 ) -> Axes:
@@ -227,9 +234,9 @@ def sweep(
     return ax
 
 
-def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
+def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes | None = None) -> Axes:
     """Verdicts on coloured cells: row, such as a claim -> column, a way to judge it -> verdict."""
-    columns = list(next(iter(table.values())))
+    ax, columns = one(ax), list(next(iter(table.values())))
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(table) - 0.5, -0.5))
     for i, row in enumerate(table.values()):
         for j, column in enumerate(columns):
@@ -254,7 +261,7 @@ def sweeps(
     tables: Mapping[str, Mapping[str, ArrayLike]],
     rows: Sequence,
     columns: Sequence,
-    axes: np.ndarray,
+    axes: np.ndarray | None = None,
     label: str = "",
     xlabel: str = "",
 ) -> np.ndarray:
@@ -265,6 +272,8 @@ def sweeps(
         rows, columns, label, xlabel: as in `sweep`, for every table.
         axes: (model, title).
     """
+    across = len(next(iter(tables.values())))
+    axes = many(axes, len(tables) * across, across)
     for line, (model, own) in zip(axes, tables.items(), strict=True):
         numbers = np.concatenate([np.ravel(table) for table in own.values()])
         numbers = numbers[np.isfinite(numbers)]
@@ -276,7 +285,9 @@ def sweeps(
 
 
 def part_shares(
-    tables: Sequence[tuple[str, ArrayLike]], parts: Sequence[str], axes: np.ndarray
+    tables: Sequence[tuple[str, ArrayLike]],
+    parts: Sequence[str],
+    axes: np.ndarray | None = None,
 ) -> np.ndarray:
     """One heat map of the share of each pair of parts a model, all on one scale from 0 to 1.
 
@@ -285,6 +296,7 @@ def part_shares(
         parts: their names.
         axes: at least one a table, any shape; the rest are left empty.
     """
+    axes = many(axes, len(tables), 2, each=2.9)
     panels = np.ravel(axes)
     for ax, (title, table) in zip(panels, tables, strict=False):
         sweep(table, parts, parts, ax, label="share", largest=1.0).set_title(title)

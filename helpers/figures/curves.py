@@ -22,6 +22,8 @@ from helpers.figures.style import (
     cycled,
     key,
     log_axis,
+    many,
+    one,
     say,
     wrapped,
     write,
@@ -30,7 +32,7 @@ from helpers.figures.style import (
 
 def block_norms(
     norms: Mapping[str, ArrayLike],
-    ax: Axes,
+    ax: Axes | None = None,
     quantiles: Sequence[str] = ("median", "98th percentile", "maximum"),
 ) -> Axes:
     """Quantiles of the patch norm after each block, one colour a model, one line style a quantile.
@@ -40,7 +42,7 @@ def block_norms(
         ax: to draw on; the norms are on a logarithmic axis.
         quantiles: their names.
     """
-    handles = []
+    ax, handles = one(ax), []
     for (model, rows), colour, marker in cycled(norms.items(), COLOURS, MARKERS):
         look = {"color": colour, "linewidth": 1.6, "marker": marker, "markersize": 3}
         for row, linestyle in zip(np.asarray(rows), DASHES, strict=False):
@@ -57,7 +59,7 @@ def block_norms(
 
 def response(
     curves: Mapping[str, tuple],
-    ax: Axes,
+    ax: Axes | None = None,
     xlabel: str = "",
     ylabel: str = "",
     reference: float | None = None,
@@ -71,6 +73,7 @@ def response(
         xlabel, ylabel: of the axes.
         reference: drawn as a horizontal dashed line.
     """
+    ax = one(ax)
     if not curves:
         return say(ax, "There is nothing to draw: no model has this quantity.")
     # None becomes nan
@@ -124,7 +127,7 @@ def _coincide(
 
 def trainings(
     panels: Mapping[str, Mapping[str, Sequence[tuple]]],
-    axes: np.ndarray,
+    axes: np.ndarray | None = None,
     ylabel: str = "",
     reference: float | None = None,
     bottom: float | None = None,
@@ -141,7 +144,7 @@ def trainings(
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
         legend: one for several calls is enough.
     """
-    axes = np.atleast_2d(axes)
+    axes = np.atleast_2d(many(axes, max(1, len(panels)), 3, each=2.4))
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     if not panels:
@@ -191,9 +194,13 @@ def curve(estimates: Iterable, x: Sequence[float] | None = None) -> tuple:
 
 
 def responses(
-    curves: Mapping[str, Mapping[str, tuple]], axes: np.ndarray, xlabel: str = "", ylabel: str = ""
+    curves: Mapping[str, Mapping[str, tuple]],
+    axes: np.ndarray | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
 ) -> np.ndarray:
     """`response`, one panel a model under its name: model -> name -> (x, values, low, high)."""
+    axes = many(axes, len(curves), each=2.4)
     for ax, (model, drawn) in zip(np.ravel(axes), curves.items(), strict=True):
         write(response(drawn, ax, xlabel, ylabel).title, model, 60)
     return axes
@@ -201,22 +208,22 @@ def responses(
 
 def block_curves(
     curves: Mapping[str, Sequence],
-    ax: Axes,
+    ax: Axes | None = None,
     ylabel: str = "",
     title: str = "",
     reference: float | None = None,
 ) -> Axes:
     """A quantity after each block with its intervals: name -> one estimate a block."""
-    write(ax.title, title, 60)
+    write((ax := one(ax)).title, title, 60)
     drawn = {name: curve(estimates) for name, estimates in curves.items()}
     return response(drawn, ax, "block (0 = first)", ylabel, reference)
 
 
 def sorted_images(
     per_image: Mapping[str, Float[Tensor, " image"]],
-    ax: Axes,
-    xlabel: str,
-    ylabel: str,
+    ax: Axes | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
     reference: float | None = None,
     points: int = 51,
 ) -> Axes:
@@ -238,9 +245,12 @@ def sorted_images(
 
 
 def block_cosines(
-    curves: Mapping[str, Sequence], ax: Axes, ylabel: str, reference: float | None = None
+    curves: Mapping[str, Sequence],
+    ax: Axes | None = None,
+    ylabel: str = "",
+    reference: float | None = None,
 ) -> Axes:
     """`block_curves` of cosines, on a scale that ends at 1 and holds 0."""
-    block_curves(curves, ax, ylabel, reference=reference)
+    ax = block_curves(curves, ax, ylabel, reference=reference)
     ax.set(xlabel="after block (0 = first)", ylim=(min(0, ax.get_ylim()[0]), 1.05))
     return ax

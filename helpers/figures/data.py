@@ -1,6 +1,7 @@
 """What a notebook stores of a figure: its numbers, summarised where they are many, and its SVG.
 
-In a notebook, importing this module makes every figure carry them beside its picture.
+In a notebook, importing this module gives every figure the look of all, and its numbers beside its
+picture.
 """
 
 import base64
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from IPython import get_ipython
 from IPython.core.pylabtools import print_figure
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.container import ErrorbarContainer
@@ -21,6 +23,8 @@ from matplotlib.patches import Rectangle, StepPatch
 from matplotlib_inline.config import InlineBackend
 from numpy.typing import ArrayLike
 from PIL import Image
+
+from helpers.figures.style import STYLE
 
 # the type of a figure's numbers among what a notebook's cell displays
 FIGURE = "application/vnd.registers.figure+json"
@@ -172,6 +176,7 @@ def _as_webp(text: str) -> str:
 
 
 if (shell := get_ipython()) is not None:
+    plt.rcParams.update(STYLE)
     # A picture is SVG: sharp at any size, and its text can be read by more than eyes.
     InlineBackend.instance(parent=shell).figure_formats = set()
     shell.display_formatter.mimebundle_formatter.for_type(Figure, shown)

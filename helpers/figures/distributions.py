@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,11 +18,15 @@ from helpers.figures.style import (
     cycled,
     key,
     log_axis,
+    one,
 )
 
 
 def norm_histogram(
-    norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = ""
+    norms: Mapping[str, ArrayLike],
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+    ax: Axes | None = None,
+    rule: str = "",
 ) -> Axes:
     """Share of patch tokens per norm, one outline a model, with its outlier threshold dashed.
 
@@ -31,6 +36,7 @@ def norm_histogram(
         ax: to draw on; both axes are logarithmic.
         rule: how the thresholds were found, such as 'percentile:98', for the legend.
     """
+    ax = one(ax)
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
     low, high = (
         min(values.min() for values in norms.values()),
@@ -51,13 +57,14 @@ def norm_histogram(
     return ax
 
 
-def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axes:
+def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes | None = None) -> Axes:
     """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a).
 
     Args:
         normal, outlier: similarities, any shape; nan are left out and a group may be empty.
         ax: to draw on.
     """
+    ax = one(ax, 2.6)
     groups = {"normal patches": np.asarray(normal), "outlier patches": np.asarray(outlier)}
     groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), 40)
@@ -79,7 +86,7 @@ def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axe
     return ax
 
 
-def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axes:
+def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes | None = None) -> Axes:
     """Share of images per block in which outliers start, bars side by side for the models.
 
     Args:
@@ -87,6 +94,7 @@ def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axe
         depth: number of blocks, of the deepest model.
         ax: to draw on.
     """
+    ax = one(ax)
     positions = np.array([*range(depth), depth + 1])  # the last one is 'none', set apart
     width = 0.8 / len(onset)
     for i, ((model, blocks), colour) in enumerate(cycled(onset.items(), COLOURS)):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -22,6 +23,7 @@ from helpers.figures.style import (
     colour_scale,
     cycled,
     key,
+    many,
     name_beside,
     rows,
     wrapped,
@@ -60,11 +62,12 @@ def token_maps(
     return axes
 
 
-def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
+def block_maps(maps: ArrayLike, axes: np.ndarray | None = None) -> np.ndarray:
     """A strip of patch-norm maps (block, patch row, patch column), on one colour scale.
 
     Axes are at least one a block, any shape; the rest are left empty.
     """
+    axes = many(axes, len(maps), 6)
     maps, panels = np.asarray(maps), np.ravel(axes)
     scale = colour_scale(maps)
     for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
@@ -77,8 +80,11 @@ def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
     return axes
 
 
-def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
+def share_maps(
+    shares: Mapping[str, ArrayLike], axes: np.ndarray | None = None, columns: int = 3
+) -> np.ndarray:
     """One map a model: the share of images with an outlier at each grid position, from 0 to 1."""
+    axes = many(axes, len(shares), columns, each=2.6)
     panels = np.ravel(axes)
     for ax, (model, share) in zip(panels, shares.items(), strict=True):
         drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="none", vmin=0, vmax=1)
@@ -115,8 +121,8 @@ def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axe
 def twin_maps(
     images: Iterable,
     maps: Sequence[Mapping[str, ArrayLike]],
-    axes: np.ndarray,
-    label: str,
+    axes: np.ndarray | None = None,
+    label: str = "",
     labels: Sequence = (),
 ):
     """Rows of an image and the same map of several models, on one colour scale a row.
@@ -129,7 +135,9 @@ def twin_maps(
         label: of the colour bars.
         labels: one a row, written beside the image.
     """
-    axes = np.asarray(axes).reshape(len(maps), -1)
+    across = 1 + len(maps[0])
+    axes = np.asarray(many(axes, len(maps) * across, across, each=1.7, more=0.4))
+    axes = axes.reshape(len(maps), -1)
     for row, image, grids in zip(axes, images, maps, strict=True):
         row[0].imshow(_square(image))
         values = {title: np.asarray(grid) for title, grid in grids.items()}
@@ -192,7 +200,7 @@ def box_rows(
     images: Sequence,
     truth: Sequence[ArrayLike],
     found: Mapping[str, Mapping[str, ArrayLike]],
-    axes: np.ndarray,
+    axes: np.ndarray | None = None,
 ) -> np.ndarray:
     """`found_boxes` of the same images for several models, one model a row, with one legend below.
 
@@ -201,6 +209,7 @@ def box_rows(
         found: model -> name -> (image, 4).
         axes: (model, image).
     """
+    axes = many(axes, len(found) * len(images), len(images), each=2.6)
     for line, (model, own) in zip(axes, found.items(), strict=True):
         for i, ax in enumerate(line):
             boxes = {name: several[i] for name, several in own.items()}
@@ -211,7 +220,7 @@ def box_rows(
 
 def panels(
     images: Sequence[Mapping],
-    axes: np.ndarray,
+    axes: np.ndarray | None = None,
     norms: Iterable[str] = (),
     labels: Sequence[str] = (),
 ) -> np.ndarray:
@@ -225,7 +234,8 @@ def panels(
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.
     """
-    axes, norms = np.asarray(axes).reshape(len(images), -1), set(norms)
+    across, norms = len(images[0]), set(norms)
+    axes = np.asarray(many(axes, len(images) * across, across, each=1.8)).reshape(len(images), -1)
     for row, pictures in zip(axes, images, strict=True):
         for ax, (title, values) in zip(row, pictures.items(), strict=True):
             values = _square(values)
@@ -243,7 +253,10 @@ def panels(
 
 
 def map_rows(
-    images: Sequence, maps: Mapping[str, Mapping[str, ArrayLike]], each: float, more: float
+    images: Sequence,
+    maps: Mapping[str, Mapping[str, ArrayLike]],
+    each: float = 1.4,
+    more: float = 0.4,
 ) -> np.ndarray:
     """`panels` with a row for each model and image: the image, then its maps.
 
@@ -293,19 +306,20 @@ def _at_least(values: np.ndarray) -> Normalize:
 
 
 def block_strips(
-    strips: Mapping[str, ArrayLike], figure: Figure, columns: int = 6
+    strips: Mapping[str, ArrayLike], figure: Figure | None = None, columns: int = 6
 ) -> list[np.ndarray]:
     """One strip of `block_maps` below the other, each with its own colour scale.
 
     Args:
         strips: title, such as the model -> (block, patch row, patch column).
-        figure: empty; it gets the height that the strips need.
+        figure: empty, a new one unless given; it gets the height that the strips need.
         columns: maps beside each other.
 
     Returns:
         The axes (row, column) of each strip.
     """
     counts = [math.ceil(len(maps) / columns) for maps in strips.values()]
+    figure = plt.figure(figsize=(7, 1)) if figure is None else figure
     figure.set_figheight(1.6 * sum(counts))
     parts = figure.subfigures(len(strips), height_ratios=counts, squeeze=False).flat
     drawn = []
@@ -316,7 +330,9 @@ def block_strips(
 
 
 def model_maps(
-    images: Iterable, maps: Mapping[str, tuple[ArrayLike, ArrayLike]], axes: np.ndarray
+    images: Iterable,
+    maps: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    axes: np.ndarray | None = None,
 ) -> np.ndarray:
     """`token_maps` with one row a model and image, the images of one model after another.
 
@@ -334,4 +350,5 @@ def model_maps(
         for image, pair in zip(shown[label], zip(*both, strict=True), strict=True)
     ]
     labels, *columns = zip(*pictures, strict=True)
+    axes = many(axes, 3 * len(labels), 3)
     return token_maps(*columns, axes, labels=labels)

@@ -88,6 +88,16 @@ def lines(count: int, each: float = 0.8, more: float = 0.8) -> Axes:
     return plt.subplots(figsize=(WIDTH, more + each * count))[1]
 
 
+def one(ax: Axes | None, height: float = 3.3) -> Axes:
+    """The axis that was given, else that of a new figure of this height in inches."""
+    return rows(1, each=height)[0, 0] if ax is None else ax
+
+
+def many(axes: np.ndarray | None, count: int, columns: int = 1, **size: float) -> np.ndarray:
+    """The axes that were given, else `rows` for `count` panels in so many columns."""
+    return rows(math.ceil(count / columns), columns, **size) if axes is None else axes
+
+
 def narrow(ax: Axes) -> None:
     """Make a figure with one column as narrow as all of these are."""
     grid, figure = ax.get_gridspec(), ax.figure

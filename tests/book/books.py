@@ -10,6 +10,7 @@ from helpers.book.finding import Finding
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry
+from helpers.claims.result import judge
 
 PROJECT = Project()
 
@@ -28,7 +29,7 @@ def claim_of(*tests, id="nr1-artifacts", applies=(), needs=(), quantifier="all",
 
 def found(claim, values, run="mine", kind="runs", notebook=None, more=(), **judged):
     """A result of values, with a notebook."""
-    data = claim.judge(values, **judged).to_json() | {"run": run, "parameters": {}} | dict(more)
+    data = judge(claim, values, **judged).to_json() | {"run": run, "parameters": {}} | dict(more)
     return Finding(claim, data, notebook or new_notebook(), kind)
 
 

@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book.build import assemble, build
 from helpers.claims.criteria import Value
+from helpers.claims.result import judge
 from helpers.images import load_images
 from helpers.run.execute import Executed
 
@@ -54,7 +55,7 @@ def executed(claim, models, score=2.0):
     ]
     about = {"parameters": 5717416, "image_size": [224, 224], "patch_size": [16, 16]}
     sources = [{"name": model, **about, "weights_hash": "abc"} for model in models]
-    result = claim.judge(values, sources=[*sources, load_images("scenes", 8).describe()])
+    result = judge(claim, values, sources=[*sources, load_images("scenes", 8).describe()])
     drawn = new_output("display_data", {"image/svg+xml": SVG})
     judged = new_output("display_data", result._repr_mimebundle_())
     look = {"image": {"alt": "A map of norms"}, "figure": {"caption": "Norms.", "name": "norms"}}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.capture import FinalTokens, massive_study
-from helpers.capture.passes import Captured
+from helpers.capture.lab import Captured
 from helpers.capture.replacements import Massive, _massive_of
 from helpers.images import load_images
 from helpers.models import PLANTED_BLOCK, TokenLayout

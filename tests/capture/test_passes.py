@@ -23,9 +23,9 @@ from helpers.capture import (
     capture,
     capture_conditions,
     capture_each,
+    lab,
     last_maps,
     maps_of,
-    passes,
     peak_maps,
 )
 from helpers.images import load_images
@@ -53,7 +53,7 @@ def loaded(monkeypatch):
         models.append(load_backbone(name, **options))
         return models[-1]
 
-    monkeypatch.setattr(passes, "load_backbone", load)
+    monkeypatch.setattr(lab, "load_backbone", load)
     return models
 
 
@@ -98,7 +98,7 @@ def test_conditions_share_pixels_that_fit(monkeypatch, fitting, reads):
     read, pixels = [], [PatchNorms(-1)]
     images = load_images("scenes", 4, 0)
     watched = replace(images, read=lambda index: read.append(index) or images[index])
-    monkeypatch.setattr(passes, "PIXELS", fitting * 4 * 3 * 64 * 64)
+    monkeypatch.setattr(lab, "PIXELS", fitting * 4 * 3 * 64 * 64)
     shown = {"both": watched, "registers": watched, "alone": images}
     conditions = {"both": nullcontext, "registers": two_more, "alone": nullcontext}
     options = {"image_size": 64, "batch_size": 3}

@@ -11,14 +11,15 @@ from zoo import bounds, build, embedded, entering, forward, hooks, models, pixel
 from helpers.capture import (
     SEARCH_MODES,
     FinalTokens,
+    Lab,
     PatchNorms,
     activations_of,
     capture,
     find_register_neurons,
+    lab,
     matched_neurons,
     matched_neurons_of,
     outlier_units,
-    passes,
     register_neurons,
     register_neurons_of,
 )
@@ -171,7 +172,7 @@ def test_register_neurons_of_several_models(monkeypatch):
             raise ModelUnavailable("'gone' is gated")
         return load_backbone(name, **options)
 
-    monkeypatch.setattr(passes, "load_backbone", load)
+    monkeypatch.setattr(lab, "load_backbone", load)
     names = ["control-clean", "gone", "control-position", "control-content"]
     search = {"mode": "jiang_code", "top_k": 2, "layer": 4, "batch_size": 3}
     neurons, not_run = register_neurons_of(names, images, rule="median:4", **search)
@@ -322,10 +323,10 @@ def test_of_several_models():
     images = load_images("scenes", 8, 0)
     names = ["control-content", "control-position"]
     neurons = {name: [(PLANTED_BLOCK[name], REGISTER_NEURON)] for name in names}
-    for name, found in matched_neurons_of(neurons, images, seed=3).items():
+    for name, found in matched_neurons_of(Lab(names), neurons, images, seed=3).items():
         own = load_backbone(name), neurons[name]
         assert found == matched_neurons(*own, images, seed=3)
-    assert matched_neurons_of({}, images) == {}
+    assert matched_neurons_of(Lab(names), {}, images) == {}
 
 
 @pytest.mark.parametrize(

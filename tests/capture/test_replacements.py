@@ -14,7 +14,7 @@ from helpers.capture import (
     capture_conditions,
     replaced_study,
 )
-from helpers.capture.passes import Captured
+from helpers.capture.lab import Captured
 from helpers.capture.replacements import _outlier_tokens
 from helpers.images import load_train_test
 from helpers.interventions import test_time_registers as moved_neurons
@@ -148,7 +148,7 @@ def test_in_a_state_of_the_model(sets):
 
 
 def test_a_model_without_cls_is_refused(sets, monkeypatch):
-    monkeypatch.setattr("helpers.capture.passes.load_backbone", lambda name, **_: build("pooled"))
+    monkeypatch.setattr("helpers.capture.lab.load_backbone", lambda name, **_: build("pooled"))
     with pytest.raises(ValueError, match="no .CLS. token"):
         replaced_study(["pooled"], *sets, 40)
 

@@ -13,8 +13,8 @@ from helpers.claims import Value, load_registry
 from helpers.claims.claim import Paper
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
 from helpers.claims.notebook import MIME
-from helpers.claims.result import Result
-from helpers.claims.values import RegisteredClaim
+from helpers.claims.result import Result, judge
+from helpers.claims.values import verdict_on
 from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import over_images, share
 
@@ -28,14 +28,14 @@ def registry():
     return load_registry()
 
 
-def claim_with(**criterion) -> RegisteredClaim:
+def claim_with(**criterion) -> Claim:
     """A claim with the given criterion and nothing else of interest."""
     tests = {
         key: tuple(Test(*test) for test in criterion.pop(key, ()))
         for key in ("tests", "applies", "needs")
     }
     judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
-    return RegisteredClaim(
+    return Claim(
         "xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test"
     )
 
@@ -159,7 +159,7 @@ def test_truth_table_of_one_model(applies, first, second, verdict):
         applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]
     )
     measured = {"outliers": applies, "x": first, "y": second}
-    result = claim.judge([value(name, **WORDS[word]) for name, word in measured.items()])
+    result = judge(claim, [value(name, **WORDS[word]) for name, word in measured.items()])
     assert result.verdict == result.verdicts[0]["verdict"] == verdict
 
 
@@ -193,7 +193,7 @@ def test_quantifiers(models, for_all, for_any):
         claim = claim_with(
             quantifier=quantifier, applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5)]
         )
-        result = claim.judge(values)
+        result = judge(claim, values)
         assert [v["verdict"] for v in result.verdicts] == [LETTERS[kind] for kind in models]
         assert result.verdict == LETTERS[expected]
 
@@ -203,20 +203,20 @@ def test_needs_only_hold_back_support():
         applies=[("size", "<=", 300)], tests=[("x", ">=", 0.5)], needs=[("size", ">", 300)]
     )
     small, large = value("size", "small", at=5), value("size", "large", at=1000)
-    held_back = claim.judge([small, value("x", "small", **YES)])
+    held_back = judge(claim, [small, value("x", "small", **YES)])
     assert held_back.verdict == "inconclusive" and "size > 300" in held_back.reason
     # The large model is not itself judged (the claim does not apply to it), yet it meets the need.
     both = [small, value("x", "small", **YES), large, value("x", "large", **NO)]
-    assert claim.judge(both).verdict == "supported"
-    assert claim.judge([small, value("x", "small", **NO)]).verdict == "refuted"
+    assert judge(claim, both).verdict == "supported"
+    assert judge(claim, [small, value("x", "small", **NO)]).verdict == "refuted"
 
 
 def test_a_test_restricted_to_one_model_is_put_to_no_other():
     claim = claim_with(tests=[("x", ">=", 0.5, "a"), ("x", "<", 0.5, "b")])
-    result = claim.judge([value("x", "a", **YES), value("x", "b", **NO), value("x", "c", **NO)])
+    result = judge(claim, [value("x", "a", **YES), value("x", "b", **NO), value("x", "c", **NO)])
     assert [v["verdict"] for v in result.verdicts] == ["supported", "supported", "not applicable"]
     assert result.verdict == "supported"
-    assert claim.judge([value("x", "a", **YES), value("x", "b", **YES)]).verdict == "refuted"
+    assert judge(claim, [value("x", "a", **YES), value("x", "b", **YES)]).verdict == "refuted"
 
 
 @pytest.mark.parametrize(
@@ -242,41 +242,41 @@ def test_half_of_a_conditional_is_not_tested(giant, small, other, shown, named):
     values = [value("y", model, **ends) for model, ends in measured.items() if ends]
     values += [value("x", model, **NO) for model, ends in measured.items() if ends]
     values += [value("x", "giant", **giant)] if giant else []
-    result = claim.judge(values)
+    result = judge(claim, values)
     assert result.shown == shown
     assert "not tested" not in {result.verdict, *result.models.values()}
 
 
 def test_values_that_the_criterion_does_not_name_are_kept_but_not_judged():
     claim, trend = claim_with(tests=[("x", ">=", 0.5)]), value("trend", "all models", at=0.3)
-    result = claim.judge([value("x", "a", **YES), trend])
+    result = judge(claim, [value("x", "a", **YES), trend])
     assert result.verdict == "supported" and len(result.values) == 2
     assert [v["model"] for v in result.verdicts] == ["a"]
-    assert claim.judge([trend]).verdict == "inconclusive"
+    assert judge(claim, [trend]).verdict == "inconclusive"
 
 
 def test_the_verdict_on_one_model_takes_what_is_measured_for_this_claim_alone():
     claim = claim_with(tests=[("x", ">", 0.5), ("y", ">", 0.5, "b")], applies=[("there", ">", 0)])
     measured = {"there": 1, "x": 0.2, "x_8": 0.9, "y_8": 0.1, "other": 3}
     assert (
-        claim.verdict_on("a", measured) == "refuted"
-        and claim.verdict_on("a", measured, "_8") == "supported"
+        verdict_on(claim, "a", measured) == "refuted"
+        and verdict_on(claim, "a", measured, "_8") == "supported"
     )
-    assert claim.verdict_on("b", measured, "_8") == "refuted"
-    assert claim.verdict_on("a", measured | {"there": 0}) == "not applicable"
+    assert verdict_on(claim, "b", measured, "_8") == "refuted"
+    assert verdict_on(claim, "a", measured | {"there": 0}) == "not applicable"
     with pytest.raises(KeyError, match="y"):
-        claim.verdict_on("b", measured)
+        verdict_on(claim, "b", measured)
 
 
 def test_not_run_and_nothing_to_judge():
     claim = claim_with(tests=[("x", ">=", 0.5)])
-    result = claim.judge([], not_run={"giant": "no network"})
+    result = judge(claim, [], not_run={"giant": "no network"})
     assert result.verdict == "not run" and "giant: no network" in result.reason
-    assert claim.judge([value("x", **YES)], not_run={"giant": "no network"}).verdict == "supported"
+    assert judge(claim, [value("x", **YES)], not_run={"giant": "no network"}).verdict == "supported"
     with pytest.raises(ValueError, match="nothing to judge"):
-        claim.judge([])
+        judge(claim, [])
     with pytest.raises(ValueError, match="two values named 'x' for a"):
-        claim.judge([value("x", **YES), value("x", **NO)])
+        judge(claim, [value("x", **YES), value("x", **NO)])
 
 
 # --- values, reasons, and the way to a file and back
@@ -294,7 +294,7 @@ def test_value_from_estimate_and_number():
 
 def test_reason_quotes_value_interval_and_margin_rounded():
     def result(*values):
-        return claim_with(tests=[("auc", ">", 0.6), ("size", ">=", 3)]).judge(values)
+        return judge(claim_with(tests=[("auc", ">", 0.6), ("size", ">=", 3)]), values)
 
     def auc(*numbers):
         return value("auc", "m", *numbers)
@@ -328,7 +328,7 @@ def test_result_survives_json_and_is_judged_again(registry):
     )
     values.add("m", {"enrichment": Estimate(float("nan"), 2, 4, 64)})
     sources = [{"name": "scenes", "digest": "0"}]
-    result = claim.judge(values, sources=sources, not_run={"giant": "no network"})
+    result = judge(claim, values, sources=sources, not_run={"giant": "no network"})
     stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
 
     def read(**changes):
@@ -349,7 +349,7 @@ def test_calibration_judges_each_control_alone(registry):
         values = claim.values("scenes")
         for model, measured in zip(CONTROLS, shares, strict=True):
             values.add(model, {"parameters": 3e5, "outlier_images": measured})
-        return claim.judge(values)
+        return judge(claim, values)
 
     assert result(1, 1, 0, 0).verdict == "refuted"
     found = [got for got, _ in result(1, 1, 0, 0).calibration().values()]
@@ -378,7 +378,7 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
     named = {test.value: Estimate(1, 0.9, 1.1, 8) for test in claim.criterion.tests}
     values = claim.values("scenes")
     values.add("a|b", named)
-    result = claim.judge(values, not_run={"g": "gated"})
+    result = judge(claim, values, not_run={"g": "gated"})
     shown = result._repr_markdown_()
     assert f"**Verdict: {result.verdict}.**" in shown and "a\\|b" in shown and "gated" in shown
     for table in tables(card) + tables(shown):

@@ -8,7 +8,7 @@ from helpers.claims import Value, history
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
-from helpers.claims.result import Result
+from helpers.claims.result import Result, judge
 
 REAL = Project()
 LOG = history.load(REAL.root)
@@ -63,7 +63,7 @@ def test_the_first_verdict_is_that_of_the_first_criterion_on_the_same_values(
 ):
     criterion = Criterion("all", (Test("score", ">", margin),))
     claim = replace(project.registry["aa1-first"], criterion=criterion)
-    result = claim.judge([Value("score", "vit-a", "scenes", 2.0, 1.5, 2.5, 9)])
+    result = judge(claim, [Value("score", "vit-a", "scenes", 2.0, 1.5, 2.5, 9)])
     log = {"aa1-first": [entry("score > 1"), entry(f"score > {margin}")]}
     assert result.verdict == verdict and history.first_verdict(log, result) == "supported"
     assert history.first_verdict({}, result) == verdict

@@ -10,8 +10,7 @@ from conftest import rows
 from helpers.claims import Value, load_registry
 from helpers.claims.claim import Paper, in_words
 from helpers.claims.criteria import Criterion, Test
-from helpers.claims.result import Result
-from helpers.claims.values import RegisteredClaim
+from helpers.claims.result import Result, judge
 
 CHECKPOINTS = {f"ViT-{size}": f"vit_{size}" for size in "SLG"}
 CRITERION = Criterion("all", (Test("x", ">", 0.5),), applies=(Test("size", ">", 0),))
@@ -46,7 +45,7 @@ def found(text):
 def compared(paper, text):
     """The agreement of what was found with a paper."""
     claim = claim_with(paper if isinstance(paper, dict) else says(paper))
-    return claim.judge(found(text)).agreement
+    return judge(claim, found(text)).agreement
 
 
 # The paper tells of the sizes S, L and G; T is none of its models. Compared is each test on each
@@ -86,19 +85,17 @@ def test_what_was_found_beside_the_papers(paper, text, answer):
 
 
 def test_where_no_model_was_judged_there_is_no_agreement():
-    result = claim_with(says("supported")).judge([], not_run={"vit_G": "no network"})
+    result = judge(claim_with(says("supported")), [], not_run={"vit_G": "no network"})
     assert result.agreement[:2] == ("not stated", "No model was judged.")
 
 
 # --- on results
 
 
-def claim_with(paper=None, criterion=CRITERION) -> RegisteredClaim:
+def claim_with(paper=None, criterion=CRITERION) -> Claim:
     source = Paper("one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
     told = {} if paper is None else {"paper_says": paper}
-    return RegisteredClaim(
-        "xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told
-    )
+    return Claim("xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
 
 
 def measured(**models):
@@ -111,21 +108,21 @@ def measured(**models):
 
 
 def test_controls_are_constructed_here():
-    result = claim_with(says("supported")).judge(measured(control_content=1.0, control_clean=0.0))
+    result = judge(claim_with(says("supported")), measured(control_content=1.0, control_clean=0.0))
     assert result.verdict == "refuted" and result.agreement.answer == "not stated"
     assert result.agreement.reason.startswith("Only controls were measured")
     claim = claim_with(says("supported; others holds"))
     for score, answer in ((1.0, "agrees"), (0.0, "disagrees")):
-        result = claim.judge(measured(control_clean=1 - score, vit_tiny=score))
+        result = judge(claim, measured(control_clean=1 - score, vit_tiny=score))
         assert result.agreement.answer == answer
 
 
 def test_papers_names_are_those_of_its_checkpoints():
     claim = claim_with(says("not stated; G refuted; L supported"))
     values = [*measured(vit_G=1.0), Value("size", "vit_L", value=-1.0)]
-    reason = claim.judge(values).agreement.reason
+    reason = judge(claim, values).agreement.reason
     assert reason == "On vit_G refuted in the paper, supported here."
-    assert claim.judge(measured(**{"ViT-G": 1.0})).agreement.answer == "not stated"
+    assert judge(claim, measured(**{"ViT-G": 1.0})).agreement.answer == "not stated"
 
 
 def test_what_a_paper_does_not_ask_does_not_decide():
@@ -136,11 +133,11 @@ def test_what_a_paper_does_not_ask_does_not_decide():
         replace(CRITERION, tests=(*CRITERION.tests, beyond)),
     )
     for model, answer in {"vit_G": "agrees", "vit_L": "disagrees", "vit_T": "agrees"}.items():
-        result = claim.judge([*measured(**{model: 1.0}), Value("y", model, value=0.0)])
+        result = judge(claim, [*measured(**{model: 1.0}), Value("y", model, value=0.0)])
         assert (result.verdict, result.agreement.answer) == ("refuted", answer)
     # A test that is named by one model is put to it alone.
     apart = replace(CRITERION, tests=(replace(CRITERION.tests[0], model="vit_U"), beyond))
-    result = replace(claim, criterion=apart).judge([*measured(vit_T=1.0)])
+    result = judge(replace(claim, criterion=apart), [*measured(vit_T=1.0)])
     assert result.agreement.answer == "not stated"
 
 
@@ -148,11 +145,11 @@ def test_each_test_has_an_answer_of_its_own():
     two = replace(CRITERION, tests=(*CRITERION.tests, Test("y", ">", 0.5)))
     others = {"why": KIND, "tests": {"x": "holds", "y": "holds"}}
     claim = claim_with(says("supported") | {"others": others}, two)
-    result = claim.judge([*measured(vit_T=1.0), Value("y", "vit_T", value=0.0)])
+    result = judge(claim, [*measured(vit_T=1.0), Value("y", "vit_T", value=0.0)])
     assert (result.verdict, result.agreement.answer) == ("refuted", "mixed")
     # Of what the paper calls refuted, one test that fails is enough.
     apart = replace(claim, paper_says=says("mixed; G refuted"))
-    result = apart.judge([*measured(vit_G=1.0), Value("y", "vit_G", value=0.0)])
+    result = judge(apart, [*measured(vit_G=1.0), Value("y", "vit_G", value=0.0)])
     assert result.agreement.answer == "agrees"
 
 
@@ -161,17 +158,17 @@ def test_an_extension_is_marked_where_it_was_put():
     added = [Test(name, ">", 0, "vit_tiny", beyond) for name in "yz"]
     tests = (*CRITERION.tests, *added, Test("z", "<", 9, "vit_G", "another size"))
     claim = claim_with(says("supported; others holds"), replace(CRITERION, tests=tests))
-    agreement = claim.judge(measured(vit_tiny=1.0)).agreement
+    agreement = judge(claim, measured(vit_tiny=1.0)).agreement
     assert agreement.beyond == {beyond.removesuffix("."): added}
     assert "y > 0 on vit_tiny, z > 0 on vit_tiny): the paper has" in agreement.reason
     assert "another size" not in agreement.reason
     aside = [Value(name, "vit_tiny", value=0.0) for name in ("x", "size")]
-    assert not claim.judge([*measured(vit_L=1.0), *aside]).agreement.beyond
+    assert not judge(claim, [*measured(vit_L=1.0), *aside]).agreement.beyond
 
 
 def test_a_result_carries_it_and_an_old_one_gets_it():
     claim = claim_with(says("refuted; others fails"))
-    result = claim.judge(measured(vit_tiny=0.0))
+    result = judge(claim, measured(vit_tiny=0.0))
     stored = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert (stored["agreement"], stored["agreement_reason"]) == result.agreement[:2]
     assert Result.from_json(claim, stored).agreement == result.agreement
@@ -182,7 +179,7 @@ def test_a_result_carries_it_and_an_old_one_gets_it():
 
 def test_an_earlier_criterion_is_told_from_todays():
     claim, test = claim_with(says("supported; others holds")), CRITERION.tests[0]
-    stored = json.loads(json.dumps(claim.judge(measured(vit_tiny=0.4)).to_json()))
+    stored = json.loads(json.dumps(judge(claim, measured(vit_tiny=0.4)).to_json()))
 
     def read(data=stored, **criterion):
         changed = replace(claim, criterion=replace(CRITERION, **criterion))

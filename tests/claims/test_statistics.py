@@ -14,7 +14,7 @@ from scipy.stats import chisquare, t, ttest_1samp
 
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.registry import load_registry
-from helpers.claims.result import Result
+from helpers.claims.result import Result, judge
 from helpers.claims.statistics import (
     ALPHA,
     Judgement,
@@ -222,7 +222,7 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     claim = replace(load_registry()["nr3-redundancy"], id="aa1", criterion=criterion)
     values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
     measured = [Value("score", model, None, *numbers, 20) for model, numbers in values.items()]
-    found = claim.judge(measured)
+    found = judge(claim, measured)
     rows = judgements([("mine", found)])
     assert {(one.id, one.run) for one in rows} == {("aa1", "mine")}
     assert [(one.model, one.test, one.verdict) for one in rows] == [
@@ -267,7 +267,7 @@ def result(claim, scores, half=1.0):
         Value("score", model, None, score, score - half, score + half, 50)
         for model, score in scores.items()
     ]
-    return claim.judge(values)
+    return judge(claim, values)
 
 
 def test_a_planted_effect_remains_and_chance_does_not(project):

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.claims import load_registry
 from helpers.claims.criteria import Criterion, Test, Value
-from helpers.claims.result import Result
+from helpers.claims.result import Result, judge
 from helpers.measures.stats import Estimate, over_images, over_seeds, share
 
 ALL = np.ones(60, dtype=bool)
@@ -55,7 +55,7 @@ def test_trainings_come_back_from_a_file():
     claim = load_registry()["xx3-from-scratch"]
     claim = replace(claim, criterion=Criterion("all", (Test("x", ">", 0.05),)))
     for estimate in (ALIKE, TWO, SPREAD, over_images(np.arange(9.0))):
-        result = claim.judge([of(estimate)])
+        result = judge(claim, [of(estimate)])
         data = json.loads(json.dumps(result.to_json(), allow_nan=False))
         assert Result.from_json(claim, data) == result
         (stored,) = data["values"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.claims import load_registry
+from helpers.claims.values import verdict_on
 from helpers.measures.answers import answer_changes
 from helpers.measures.massive import (
     channel_share,
@@ -113,7 +114,7 @@ def test_constant_biases_support_the_claim():
     def verdict(kept=kept, channels=(0,), zeroed=lost, mean=plain):
         right = {"plain": plain, "zeroed": zeroed, "mean": mean}
         own = massive_estimates(kept, counts, list(channels)) | answer_changes(right)
-        return claim.verdict_on("planted", own)
+        return verdict_on(claim, "planted", own)
 
     assert verdict() == "supported"
     assert verdict(kept=kept / torch.tensor([2.5, 1, 1, 1])) == "refuted"

@@ -6,6 +6,7 @@ import torch
 from sklearn.linear_model import LinearRegression
 
 from helpers.claims import load_registry
+from helpers.claims.values import verdict_on
 from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
 from helpers.measures.one_token import PatchTokens
@@ -346,7 +347,7 @@ def test_most_trainings_with_four_and_few_with_one_support_the_claim():
             for k in range(of)
         }
         before = {"outlier_images_before": share(np.ones(30, dtype=bool))}
-        return claim.verdict_on("frozen", before | trainings_over(taken))
+        return verdict_on(claim, "frozen", before | trainings_over(taken))
 
     assert [verdict(20, 0), verdict(15, 5)] == ["supported"] * 2
     assert [verdict(20, 20), verdict(5, 0), verdict(15, 15)] == ["refuted"] * 3

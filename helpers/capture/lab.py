@@ -1,0 +1,370 @@
+"""The laboratory of a notebook: its models, images and machine, and passes under conditions.
+
+No more than one model is in memory.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.capture.engine import capture
+from helpers.capture.reducers import Reducer
+from helpers.images import Images, load_images, load_train_test
+from helpers.interventions import rolled_content
+from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
+
+PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
+
+Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
+Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What `capture` kept of one model, by key, and what is needed to read it once the model is
+    gone.
+    """
+
+    tensors: dict[str, Tensor]
+    layout: TokenLayout
+    image_size: tuple[int, int]
+    parameters: int
+    depth: int
+    source: dict[str, Any]
+
+    @staticmethod
+    def of(backbone: Backbone, tensors: dict[str, Tensor]) -> "Captured":
+        """What `capture` kept of the model as it is now."""
+        b = backbone
+        return Captured(tensors, b.layout, b.image_size, b.parameters, b.depth, b.describe())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.tensors[key]
+
+    def patches(self, key: str) -> Tensor:
+        """The patches of what was kept of all tokens."""
+        return self.layout.patch_tokens(self[key], dim=-1)
+
+    def parts(self, key: str, block: int = -1) -> tuple[Tensor, Tensor]:
+        """(image, patch) and (image, trained register) of what was kept of all tokens."""
+        tokens = self[key][:, block]
+        return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
+
+    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
+        """As `parts`, with the appended tokens after the trained registers; `block` None: of what
+        was kept in one block alone.
+        """
+        tokens = self[key] if block is None else self[key][:, block]
+        of = self.layout.patch_tokens, self.layout.register_tokens, self.layout.appended_tokens
+        patches, *others = (take(tokens, dim=-1) for take in of)
+        return patches, torch.cat(others, dim=-1)
+
+    def appended(self, key: str, block: int = -1) -> Tensor:
+        """The appended tokens of what was kept of all tokens, in a block."""
+        return self.layout.appended_tokens(self[key][:, block], dim=-1)
+
+    @property
+    def resolution(self) -> str:
+        """For figures, such as '224 x 224 px'."""
+        return f"{self.image_size[0]} x {self.image_size[1]} px"
+
+
+class Passes(dict[Hashable, dict[str, Any]]):
+    """Condition -> model -> what was kept, or what was read of it."""
+
+    def each(self, *conditions: Hashable) -> Iterator[tuple]:
+        """Each model that was in all these conditions, with what was kept of it in each."""
+        for model in self[conditions[0]]:
+            if all(model in self[condition] for condition in conditions):
+                yield model, *(self[condition][model] for condition in conditions)
+
+    @property
+    def by_model(self) -> dict[str, dict[Hashable, Any]]:
+        """Model -> condition -> what was kept."""
+        return by_model(self)
+
+
+@dataclass
+class Lab:
+    """The models, the images and the machine of a notebook, and what its result says of them.
+
+    Attributes:
+        models: their names.
+        seed: of every choice of images.
+        image_size: side in pixels, rounded down to a multiple of a model's patch; 0: its own.
+        batch_size, device, dtype: as in `capture`.
+        conditions: name -> what changes the forward pass; a notebook adds its own.
+        not_run: model -> why its weights are not here, of those that were asked for.
+        sources: model -> `describe()` of it, of those that were captured.
+        sets: the images that values rest on.
+    """
+
+    models: Sequence[str]
+    seed: int = 0
+    image_size: int = 0
+    batch_size: int = 32
+    device: str = "cpu"
+    dtype: str = "float32"
+    conditions: dict[Hashable, Condition] = field(
+        default_factory=lambda: {"plain": nullcontext, "rolled": rolled_content}
+    )
+    not_run: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, dict] = field(default_factory=dict)
+    sets: list[Images] = field(default_factory=list)
+
+    def resized(self, side: int) -> "Lab":
+        """The same laboratory with images of another size in pixels."""
+        return replace(self, image_size=side)
+
+    def images(self, name: str, n: int, seed: int | None = None) -> Images:
+        """Load `n` images on which values rest, see `helpers.images.load_images`."""
+        return self.use(load_images(name, n, self.seed if seed is None else seed))
+
+    def examples(self, name: str, n: int) -> Images:
+        """Load `n` images that are only shown."""
+        return load_images(name, n, self.seed)
+
+    def train_test(
+        self, train: str, test: str, n_train: int, n: int, by: str = ""
+    ) -> tuple[Images, Images]:
+        """Load images to learn on and to test on, see `helpers.images.load_train_test`."""
+        learnt, tested = load_train_test(train, test, n_train, n, self.seed, by or None)
+        return self.use(learnt), self.use(tested)
+
+    def use(self, images: Images) -> Images:
+        """Name images among the sources of the result."""
+        self.sets.append(images)
+        return images
+
+    def load(self, models: Sequence[str] | None = None, whole: bool = False) -> Iterator[Backbone]:
+        """Each model, or each of `models`, loaded when the one before is done with.
+
+        Args:
+            models: those to load; all unless given.
+            whole: squash images to the model's input in place of cropping them.
+
+        Raises ModelUnavailable where none of them is here, or the laboratory has none.
+        """
+        names = self.models if models is None else models
+        require_models(self.models)
+        for name in dict.fromkeys(names):
+            if name in self.not_run:
+                continue
+            try:
+                backbone = load_backbone(
+                    name, image_size=self.image_size or None, fit=True, whole=whole
+                )
+            except ModelUnavailable as error:
+                self.not_run[name] = str(error)
+                continue
+            self.sources.setdefault(name, backbone.describe())
+            yield backbone
+        if names and self.not_run.keys() >= {*names}:
+            raise ModelUnavailable("; ".join(self.not_run[name] for name in dict.fromkeys(names)))
+
+    def capture(
+        self,
+        images: Any,
+        reducers: Reducers,
+        models: Sequence[str] | None = None,
+        whole: bool = False,
+    ) -> dict[str, Captured]:
+        """Model -> what was kept of it as it is; arguments as in `passes`."""
+        return self.passes(images, reducers, ["plain"], models, whole)["plain"]
+
+    def passes(
+        self,
+        images: Any,
+        reducers: Reducers | Mapping[Hashable, Reducers],
+        conditions: Sequence[Hashable] | Mapping[Hashable, Condition],
+        models: Sequence[str] | None = None,
+        whole: bool = False,
+        read: Callable[[Captured], Any] = lambda captured: captured,
+    ) -> Passes:
+        """`capture` for one model after another, under one condition after another.
+
+        Args:
+            images: as in `capture`, or condition -> images where these differ.
+            reducers: what to keep, or a function of the model's name that says it; or condition ->
+                either of these.
+            conditions: names in `conditions` of the laboratory, or name -> condition. One that
+                returns None for a model leaves it out.
+            models, whole: as in `load`.
+            read: takes what was kept of a model; its answer takes that place, so that what was kept
+                is let go before the next pass.
+        """
+        known = conditions if isinstance(conditions, Mapping) else self.conditions
+        passes = Passes({condition: {} for condition in conditions})
+        for backbone in self.load(models, whole):
+            shown = images if isinstance(images, Mapping) else dict.fromkeys(conditions, images)
+            shown = _prepared(backbone, {condition: shown[condition] for condition in conditions})
+            for condition in conditions:
+                if (intervention := known[condition](backbone)) is None:
+                    continue
+                kept = reducers[condition] if isinstance(reducers, Mapping) else reducers
+                kept = kept(backbone.name) if callable(kept) else kept
+                with intervention:
+                    tensors = self.kept(backbone, shown[condition], kept)
+                    passes[condition][backbone.name] = read(Captured.of(backbone, tensors))
+        return passes
+
+    def kept(
+        self, backbone: Backbone, images: Any, reducers: Sequence[Reducer]
+    ) -> dict[str, Tensor]:
+        """`capture` of one model on this machine."""
+        return capture(backbone, images, reducers, **self.machine)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The options of `capture`."""
+        return {"batch_size": self.batch_size, "device": self.device, "dtype": self.dtype}
+
+
+def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]:
+    """The image with the largest patch norm in the first model, and its map of patch norms in each
+    (patch row, patch column), over the median of the model's patches.
+
+    Args:
+        captured: title -> what was kept of the same images, with `TokenNorms` of the last block.
+    """
+    norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
+    image = int(next(iter(norms.values())).amax(1).argmax())
+    return image, {
+        title: c.layout.to_grid(norms[title][image] / norms[title].median())
+        for title, c in captured.items()
+    }
+
+
+def by_model(
+    passes: Mapping[Hashable, Mapping[str, Any]],
+) -> dict[str, dict[Hashable, Any]]:
+    """Model -> condition -> what was kept or read, of passes by condition."""
+    models = dict.fromkeys(model for kept in passes.values() for model in kept)
+    return {
+        model: {name: kept[model] for name, kept in passes.items() if model in kept}
+        for model in models
+    }
+
+
+def maps_of(
+    passes: Mapping[Hashable, Mapping[str, Captured]], key: str
+) -> dict[str, dict[Hashable, Tensor]]:
+    """Model -> condition -> (image, patch row, patch column) of what was kept of the patches."""
+    return {
+        model: {name: c.layout.to_grid(c[key]) for name, c in own.items()}
+        for model, own in by_model(passes).items()
+    }
+
+
+def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, dict[str, Tensor]]:
+    """Model -> title -> norms and [CLS] attention after the last block (image, patch row, patch
+    column), the latter as mean over heads, without the rounding of the forward pass.
+
+    Args:
+        passes: as from `capture_conditions`, with `TokenNorms()` and `ClsAttention("all", "all")`.
+    """
+    maps = {}
+    for model, own in by_model(passes).items():
+        norms, attention = {}, {}
+        for name, c in own.items():
+            norms[f"norm\n{name}"] = c.layout.to_grid(c.patches("token_norms")[:, -1])
+            mean = c.patches("cls_attention")[:, -1].mean(1)
+            attention[f"attention\n{name}"] = c.layout.to_grid(mean.round(decimals=6))
+        maps[model] = norms | attention
+    return maps
+
+
+def require_models(names: Sequence[str]) -> None:
+    """Raise ModelUnavailable where no model is named."""
+    if not names:
+        raise ModelUnavailable("no model was named; give at least one")
+
+
+def backbones(
+    names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any
+) -> Iterator[Backbone]:
+    """Each model, loaded when the one before is done with.
+
+    Args:
+        not_run: gets model -> reason for those whose weights are not here.
+        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size
+            where it is 0 or not given.
+
+    Raises ModelUnavailable where none of them is here.
+    """
+    for name in names:
+        try:
+            backbone = load_backbone(name, image_size=image_size or None, fit=True, **options)
+        except ModelUnavailable as error:
+            not_run[name] = str(error)
+            continue
+        yield backbone
+    if names and len(not_run) == len({*names}):
+        raise ModelUnavailable("; ".join(not_run.values()))
+
+
+def either(function):
+    """Until every notebook has a `Lab`: names and options in its place."""
+
+    @wraps(function)
+    def called(lab, *given, **options):
+        if isinstance(lab, Lab):
+            return function(lab, *given, **options)
+        if isinstance(lab, str):  # classifiers_of(kind, models, train)
+            lab, *given = given[0], lab, *given[1:]
+        elif isinstance(lab, Mapping):
+            given = lab, *given
+        of_lab = "image_size", "batch_size", "device", "dtype", "seed"
+        own = Lab([*lab], **{x: y for x in of_lab if (y := options.pop(x, None)) is not None})
+        if not own.models:
+            own = Lab(["control-clean"], **{x: getattr(own, x) for x in of_lab})
+            options["models"] = []
+        found = function(own, *given, **options)
+        if hasattr(found, "not_run"):
+            return replace(found, not_run=own.not_run)
+        returned_alone = "classifiers_of", "moved_outliers", "outlier_units"
+        return found if function.__name__ in returned_alone else (found, own.not_run)
+
+    return called
+
+
+def capture_conditions(names, images, reducers, conditions, *, whole=False, read=None, **options):
+    """Until every notebook has a `Lab`."""
+    own = {x: y for x, y in options.items() if y is not None}
+    lab = Lab([*names] or ["control-clean"], **own)
+    how = {} if read is None else {"read": read}
+    return lab.passes(images, reducers, conditions, [*names], whole, **how), lab.not_run
+
+
+def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """The images of each condition, those of several made into pixels once, as far as these fit
+    into `PIXELS`.
+    """
+    passes = Counter(map(id, shown.values()))
+    prepared, left = {}, PIXELS
+
+    def through(images: Any) -> Any:
+        read = lru_cache(None)(lambda index: backbone.preprocess(images[index]))
+        return replace(images, read=read)
+
+    for images in shown.values():
+        size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
+        again = passes[id(images)] > 1 and id(images) not in prepared
+        if again and size <= left and isinstance(images, Images):
+            prepared[id(images)] = through(images)
+            left -= size
+    return {name: prepared.get(id(images), images) for name, images in shown.items()}
+
+
+def capture_each(names, images, reducers, *, intervention=nullcontext, **options):
+    """Until every notebook has a `Lab`."""
+    require_models(names)
+    passes, not_run = capture_conditions(names, images, reducers, {"": intervention}, **options)
+    return passes[""], not_run
