@@ -120,7 +120,7 @@ def maps(model: str, **options: Any) -> dict[str, Any]:
 def thresholds(
     model: str,
     images: Images,
-    claims: Mapping[str, RegisteredClaim],
+    claims: Mapping[str, Claim],
     *,
     multiples: Sequence[float] = MULTIPLES,
     **options: Any,

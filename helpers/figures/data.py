@@ -32,6 +32,8 @@ LONG = 100  # numbers up to which an array is kept as it is
 COLOURS = 256  # of a colour map: a picture with more, or in greys, is a photograph
 QUALITY = 80  # of photographs
 _LENGTHS = re.compile(r'( (?:d|x|y|width|height|points)=")([^"]*)(")')
+# What draws nothing.
+_SPARE = re.compile(r' transform="rotate\(-0 [^"]*"|(?<=<g) id="[^"]*"|(?<=>)\s+(?=<)')
 _CLIP = re.compile(r"\bp[0-9a-f]{10}\b")  # the id of a clip, which tells where it lay in memory
 _PICTURE = re.compile(r"data:image/png;base64,([^\"]*)")
 
@@ -152,8 +154,9 @@ def drawn_small(figure: Figure) -> str:
 
     The same figure is the same text.
     """
-    options = {"bbox_inches": "tight", "metadata": {"Date": None, "Creator": None}}
-    svg = print_figure(figure, "svg", **options)
+    about = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    svg = print_figure(figure, "svg", bbox_inches="tight", metadata=about)
+    svg = _SPARE.sub("", svg).replace("\n", " ")
     clips = [*dict.fromkeys(_CLIP.findall(svg))]
     svg = _CLIP.sub(lambda found: f"clip{clips.index(found[0])}", svg)
     svg = _LENGTHS.sub(lambda found: found[1] + _tenths(found[2]) + found[3], svg)

@@ -18,8 +18,10 @@ from helpers.figures.style import (
     cycled,
     key,
     log_axis,
+    many,
     one,
 )
+from helpers.names import shortened
 
 
 def norm_histogram(
@@ -57,33 +59,38 @@ def norm_histogram(
     return ax
 
 
-def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes | None = None) -> Axes:
-    """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a).
+def similarity_densities(
+    groups: Mapping[str, tuple[ArrayLike, ArrayLike]], axes: np.ndarray | None = None
+) -> np.ndarray:
+    """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a), a panel a
+    model.
 
     Args:
-        normal, outlier: similarities, any shape; nan are left out and a group may be empty.
-        ax: to draw on.
+        groups: model -> similarities of normal patches and of outliers, any shape; nan are left out
+            and a group may be empty.
+        axes: one a model.
     """
-    ax = one(ax, 2.6)
-    groups = {"normal patches": np.asarray(normal), "outlier patches": np.asarray(outlier)}
-    groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), 40)
-    for (name, values), colour in zip(groups.items(), COLOURS, strict=False):
-        heights = (
-            np.histogram(values, edges, density=True)[0]
-            if values.size
-            else np.zeros(len(edges) - 1)
+    if not groups:
+        return np.array([])
+    axes = many(axes, len(groups), each=2.6)
+    for ax, (model, both) in zip(np.ravel(axes), groups.items(), strict=True):
+        named = zip(("normal patches", "outlier patches"), map(np.asarray, both), strict=True)
+        kinds = {name: values[np.isfinite(values)] for name, values in named}
+        edges = np.histogram_bin_edges(np.concatenate([*kinds.values()]), 40)
+        for (name, values), colour in zip(kinds.items(), COLOURS, strict=False):
+            heights = np.zeros(len(edges) - 1)
+            if values.size:
+                heights = np.histogram(values, edges, density=True)[0]
+            label = f"{name}\n(n = {values.size:,})"
+            ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
+            ax.stairs(heights, edges, color=colour, linewidth=1.6, label=label)
+        ax.set(
+            xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding",
+            ylabel="density",
         )
-        ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
-        ax.stairs(
-            heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})"
-        )
-    ax.set(
-        xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding",
-        ylabel="density",
-    )
-    add_legend(ax, ax.get_legend_handles_labels()[0], beside=True)
-    return ax
+        ax.set_title(*shortened([model]))
+        add_legend(ax, ax.get_legend_handles_labels()[0], beside=True)
+    return axes
 
 
 def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes | None = None) -> Axes:

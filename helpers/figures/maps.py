@@ -84,6 +84,8 @@ def share_maps(
     shares: Mapping[str, ArrayLike], axes: np.ndarray | None = None, columns: int = 3
 ) -> np.ndarray:
     """One map a model: the share of images with an outlier at each grid position, from 0 to 1."""
+    if not shares:
+        return np.array([])
     axes = many(axes, len(shares), columns, each=2.6)
     panels = np.ravel(axes)
     for ax, (model, share) in zip(panels, shares.items(), strict=True):

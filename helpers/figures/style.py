@@ -61,6 +61,7 @@ STYLE = {
     # What figures say comes from names and data: a dollar in it begins no formula.
     "text.parse_math": False,
     "font.size": 10,
+    "font.sans-serif": ["DejaVu Sans"],  # each text of a drawing repeats this list
     "axes.titlesize": 10,
     "legend.fontsize": SMALL,
     "legend.frameon": False,

@@ -10,7 +10,7 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.claim import Paper
+from helpers.claims.claim import Claim, Paper
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
 from helpers.claims.notebook import MIME
 from helpers.claims.result import Result, judge

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.claims import Value, Values, load_registry
+from helpers.claims import Value, load_registry
+from helpers.claims.values import Values
 
 Estimate = namedtuple("Estimate", "value low high n")
 

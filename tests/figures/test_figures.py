@@ -133,7 +133,7 @@ def size_prevalence():
 
 @example
 def similarity_densities():
-    return figures.similarity_densities(*SIMILARITIES, plt.subplots()[1])
+    return figures.similarity_densities({"": SIMILARITIES}).flat[0]
 
 
 @example
@@ -585,7 +585,7 @@ def test_a_reference_empty_groups_and_ticks():
     assert ax.lines[-1].get_xdata() == [0, 0] and names(ax) == ["gain", "reference: 0"]
     ax = figures.response({"a": ([0, 0.5, 1], [1, 2, 3], None, None)}, plt.subplots()[1])
     assert ticks(ax.xaxis) == ["0", "0.5", "1"]
-    ax = figures.similarity_densities([-1, 0, 1], [np.nan] * 3, plt.subplots()[1])
+    ax = figures.similarity_densities({"": ([-1, 0, 1], [np.nan] * 3)}).flat[0]
     assert names(ax)[1] == "outlier patches (n = 0)" and sum(shown(ax)["steps"][1]["heights"]) == 0
     ax = figures.norm_histogram({"constant": np.full((2, 9), 7.0)}, {}, plt.subplots()[1])
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)

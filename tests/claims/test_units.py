@@ -1,0 +1,31 @@
+"""A value that a notebook gives as one number an image is estimated as it always was, whatever its
+term says."""
+
+import numpy as np
+import pytest
+
+from helpers.claims.registry import term
+from helpers.claims.values import estimated
+from helpers.measures.stats import over_images, share
+
+# claim/value -> how the mean over images was estimated when it was first published.
+ESTIMATORS = {
+    "nr3-redundancy/outlier_images": "share",
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_unit_gives_the_estimator(name):
+    how, rng = ESTIMATORS[name], np.random.default_rng(0)
+    if how == "share":
+        answers = rng.random(40) < 0.3
+        assert estimated(answers, term(*name.split("/"))) == share(answers)
+        return
+    low, high = how.get("limits") or (-1, 3)
+    for numbers in (
+        rng.uniform(low, high, 40),
+        np.full(40, high, dtype=float),
+        np.where(rng.random(40) < 0.5, low, high).astype(float),
+    ):
+        found = estimated(numbers, term(*name.split("/")))
+        assert found == over_images(numbers, **how)
