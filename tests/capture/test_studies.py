@@ -15,6 +15,7 @@ from helpers.capture import (
     ClsAttention,
     ClsParts,
     Feature,
+    Lab,
     Output,
     PatchNorms,
     Pooled,
@@ -261,14 +262,15 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
     norms[:, 1] *= 9  # another block, which does not count
     layout, asked = load_backbone("control-clean").layout, []
     plain = {"a": Captured({"patch_norms": norms}, layout, (32, 32), 1, 2, {})}
-    monkeypatch.setattr(studies, "capture_each", lambda *_, **__: (plain, {"b": "no weights"}))
+    monkeypatch.setattr(Lab, "capture", lambda *_: plain)
 
-    def search(models, *_, **__):
+    def search(lab, images, models, **_):
         asked.extend(models)
-        return {}, {}
+        return {}
 
     monkeypatch.setattr(studies, "register_neurons_of", search)
-    study = studies.test_time_study(["a", "b"], None, None, REDUCERS, COUNT, CONDITIONS)
+    lab = Lab(["a", "b"], not_run={"b": "no weights"})
+    study = studies.test_time_study(lab, None, None, REDUCERS, COUNT, CONDITIONS)
     assert asked == expected and study.not_run == {"b": "no weights"}
 
 

@@ -133,7 +133,8 @@ def size_prevalence():
 
 @example
 def similarity_densities():
-    return figures.similarity_densities({"": SIMILARITIES}).flat[0]
+    axes = plt.subplots(squeeze=False)[1]
+    return figures.similarity_densities({"": SIMILARITIES}, axes).flat[0]
 
 
 @example
