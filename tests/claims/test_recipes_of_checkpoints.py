@@ -188,6 +188,6 @@ def test_outliers_that_one_recipe_puts_into_corners_support_the_claim():
             sizes.append("small" if seed % 2 else "large")
     found = recipe_estimates(own, recipes, sizes, [x == "control-corners" for x in recipes])
     assert found["corner_share_21k"].value == 1 and found["checkpoints_with"] == 0.5
-    assert claim.verdict_on("corners", found) == "supported"
+    assert verdict_on(claim, "corners", found) == "supported"
     elsewhere = found | {"corner_share_21k": over_images(np.zeros(6), (0, 1), counts=True)}
-    assert claim.verdict_on("elsewhere", elsewhere) == "refuted"
+    assert verdict_on(claim, "elsewhere", elsewhere) == "refuted"
