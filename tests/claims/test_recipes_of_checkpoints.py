@@ -19,6 +19,7 @@ from helpers.claims.checkpoints import (
     presence_and_corners,
     recipe_estimates,
 )
+from helpers.claims.values import verdict_on
 from helpers.images import load_images
 from helpers.measures.stats import NONE, Estimate, over_images
 from helpers.models import load_backbone
