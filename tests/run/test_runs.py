@@ -248,7 +248,7 @@ def test_notebooks_run_on_the_workers_of_a_ray_cluster(project):
         pids = [(project.root / "measure.pid").read_text()]
         assert int(pids[0]) != os.getpid()
         with pytest.raises(ray.exceptions.RayTaskError, match="other code"):
-            compute = execute._on_ray("", {})
+            compute = execute._on_ray("")
             compute(project.root, "aa1-first", "mine", PARAMETERS, 1, "another")
         (failed,) = run(project, name="other", overrides={"mode": "fail"}, ray="")
         assert failed.status == "failed" and "the score of nothing" in failed.reason
