@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
 from helpers.images import Images, load_images, load_train_test
-from helpers.interventions import rolled_content
+from helpers.interventions import appended_registers, rolled_content
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
@@ -100,7 +100,9 @@ class Lab:
         seed: of every choice of images.
         image_size: side in pixels, rounded down to a multiple of a model's patch; 0: its own.
         batch_size, device, dtype: as in `capture`.
-        conditions: name -> what changes the forward pass; a notebook adds its own.
+        conditions: name -> what changes the forward pass: "plain" nothing, "rolled" the content
+            (`rolled_content`), and "zeros", "mean", "normal" append one untrained register that
+            starts so (`appended_registers`). A notebook adds its own.
         not_run: model -> why its weights are not here, of those that were asked for.
         sources: model -> `describe()` of it, of those that were captured.
         sets: the images that values rest on.
@@ -112,12 +114,22 @@ class Lab:
     batch_size: int = 32
     device: str = "cpu"
     dtype: str = "float32"
-    conditions: dict[Hashable, Condition] = field(
-        default_factory=lambda: {"plain": nullcontext, "rolled": rolled_content}
-    )
+    conditions: dict[Hashable, Condition] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     sources: dict[str, dict] = field(default_factory=dict)
     sets: list[Images] = field(default_factory=list)
+
+    def __post_init__(self):
+        starts = {
+            init: partial(appended_registers, init=init, seed=self.seed)
+            for init in ("zeros", "mean", "normal")
+        }
+        self.conditions = {
+            "plain": nullcontext,
+            "rolled": rolled_content,
+            **starts,
+            **self.conditions,
+        }
 
     def resized(self, side: int) -> "Lab":
         """The same laboratory with images of another size in pixels."""

@@ -31,6 +31,7 @@ from helpers.interventions.positions import (
 )
 from helpers.interventions.replaced import replaced_tokens, set_channels
 from helpers.interventions.tokens import (
+    INITS,
     REGISTER_STD,
     appended_registers,
     dropped_patches,

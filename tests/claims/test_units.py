@@ -11,6 +11,11 @@ from helpers.measures.stats import over_images, share
 # claim/value -> how the mean over images was estimated when it was first published.
 ESTIMATORS = {
     "nr3-redundancy/outlier_images": "share",
+    **{f"so2-layer-norms/{x}": {} for x in ("early", "growth", "final_jump", "highest")},
+    "so8-attention-entropy/entropy_share": {"limits": (0, 1), "continuous": True},
+    **{f"so8-attention-entropy/{x}": {} for x in ("entropy_last", "last_drop", "mean_drop_mean")},
+    "so10-similarity-by-depth/similarity_late": {"limits": (-1, 1), "continuous": True},
+    "so10-similarity-by-depth/similarity_last": {"limits": (-1, 1), "continuous": True},
 }
 
 
