@@ -87,11 +87,8 @@ class Book:
     @cached_property
     def doubtful(self) -> set[str]:
         """The claims that were found to hold on none of their controls, each judged alone."""
-        return {
-            id
-            for id, controls in self.calibration.items()
-            if all(got != "supported" for got, _ in controls.values())
-        }
+        verdicts = {id: [x for x, _ in own.values()] for id, own in self.calibration.items()}
+        return {id for id, found in verdicts.items() if "supported" not in found}
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
