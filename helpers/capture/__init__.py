@@ -59,6 +59,7 @@ from helpers.capture.reducers import (
 from helpers.capture.register_neurons import (
     SEARCH_MODES,
     OutlierUnit,
+    Search,
     find_register_neurons,
     matched_neurons,
     matched_neurons_of,

@@ -71,6 +71,11 @@ class Captured:
         return self.layout.appended_tokens(self[key][:, block], dim=-1)
 
     @property
+    def maps(self) -> dict[str, Tensor]:
+        """What was kept of the patches alone: title -> (image, patch row, patch column)."""
+        return {key.replace("_", " "): self.layout.to_grid(x) for key, x in self.tensors.items()}
+
+    @property
     def resolution(self) -> str:
         """For figures, such as '224 x 224 px'."""
         return f"{self.image_size[0]} x {self.image_size[1]} px"

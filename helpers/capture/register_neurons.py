@@ -8,6 +8,7 @@ Where that paper's text and its code differ, an option says which is meant.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,41 +91,58 @@ def find_register_neurons(
     return [RegisterNeuron(*units[i], *row) for i, row in zip(order.tolist(), rows, strict=True)]
 
 
+@dataclass(frozen=True)
+class Search:
+    """How the register neurons of each model are found.
+
+    Attributes:
+        rule, layer: which patches are outliers, as in `find_register_neurons`.
+        top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1
+            for all of these. In the papers 19 for DINOv2-L and 5 for CLIP-B, whose outliers start
+            in the block after it.
+        top_k: neurons of a model.
+        by_model: what of these differs by model, as in `helpers.settings.settings_of`.
+        sparsity, mode: as in `find_register_neurons`.
+    """
+
+    rule: str = "median:3"
+    layer: int = -1
+    top_layer: int = -1
+    top_k: int = 10
+    by_model: Sequence[str] = ()
+    sparsity: bool = False
+    mode: str = "paper"
+
+    def of(self, models: Sequence[str]) -> dict[str, SimpleNamespace]:
+        """Model -> its `rule`, `layer`, `top_layer` and `top_k`."""
+        names = "rule", "layer", "top_layer", "top_k"
+        return settings_of(models, self.by_model, **{name: getattr(self, name) for name in names})
+
+
 @either
 def register_neurons_of(
     lab: Lab,
     images: Any,
     models: Sequence[str] | None = None,
-    *,
-    by_model: Sequence[str] = (),
-    rule: str = "median:3",
-    layer: int = -1,
-    top_layer: int = -1,
-    top_k: int = 10,
-    **search: Any,
+    search: Search = Search(),
+    **one: Any,
 ) -> dict[str, list[RegisterNeuron]]:
     """`find_register_neurons` in each model that has an outlier in these images, by its name.
 
     Args:
         models: of the laboratory; all unless given.
-        by_model: what of `rule`, `layer`, `top_layer` and `top_k` differs by model, as in
-            `helpers.settings.settings_of`.
-        top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1
-            for all of these. In the papers 19 for DINOv2-L and 5 for CLIP-B, whose outliers start
-            in the block after it.
-        search: other arguments of `find_register_neurons`.
+        search: how; `one` of its attributes by name goes before it.
     """
-    neurons = {}
-    common = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
-    settings = settings_of(lab.models if models is None else models, by_model, **common)
+    neurons, search = {}, replace(search, **one)
+    settings = search.of(lab.models if models is None else models)
     for backbone in lab.load(models):
         own = settings[backbone.name]
         norms = lab.kept(backbone, images, [PatchNorms(own.layer)])["patch_norms"]
         if outliers(norms, own.rule).any():
-            how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k}
+            how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k, "mode": search.mode}
             layers = range(own.layer % backbone.depth + 1)[: own.top_layer + 1 or None]
             neurons[backbone.name] = find_register_neurons(
-                backbone, images, layers=layers, **how, **search, **lab.machine
+                backbone, images, layers=layers, sparsity=search.sparsity, **how, **lab.machine
             )
     return neurons
 
@@ -183,21 +201,19 @@ def matched_neurons_of(
     lab: Lab,
     neurons: Mapping[str, Neurons],
     images: Any,
-    *,
-    by_model: Sequence[str] = (),
-    rule: str = "median:3",
-    layer: int = -1,
-    **search: Any,
+    search: Search = Search(),
+    among: str = "block",
 ) -> dict[str, list[MatchedNeuron]]:
-    """`matched_neurons` of each model; `by_model` as in `register_neurons_of`."""
-    own = settings_of([*neurons], by_model, rule=rule, layer=layer)
-    how = search | lab.machine
-    return {
-        b.name: matched_neurons(
-            b, neurons[b.name], images, rule=own[b.name].rule, layer=own[b.name].layer, **how
-        )
-        for b in lab.load([*neurons])
-    }
+    """`matched_neurons` of each model, drawn by the seed of the laboratory; outliers are those of
+    the search.
+    """
+    matched, settings = {}, search.of([*neurons])
+    for backbone in lab.load([*neurons]):
+        own = settings[backbone.name]
+        how = {"rule": own.rule, "layer": own.layer, "seed": lab.seed, "among": among}
+        given = neurons[backbone.name]
+        matched[backbone.name] = matched_neurons(backbone, given, images, **how, **lab.machine)
+    return matched
 
 
 def nearest_units(

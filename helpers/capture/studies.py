@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from helpers.capture.lab import Captured, Condition, Lab, Reducers, either
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
-from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
+from helpers.capture.register_neurons import Search, matched_neurons_of, register_neurons_of
 from helpers.interventions import (
     MatchedNeuron,
     RegisterNeuron,
@@ -26,7 +27,7 @@ from helpers.measures.answers import probe_answers
 from helpers.measures.outliers import Placement, outlier_images
 from helpers.measures.probes import NOISE, Probe, Schedule, fit_classifier
 from helpers.measures.registers import member_traits, takeover_traits
-from helpers.settings import check_choice, settings_of
+from helpers.settings import check_choice
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
 UNIT = "neuron 1"  # the first of `activations_of`
@@ -146,6 +147,19 @@ class Study:
         """The first `count` neurons of each model that has as many."""
         return {model: own[:count] for model, own in self.neurons.items() if len(own) >= count}
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """The neurons of each model, with what they do in the images of the search."""
+        return pd.concat({model: pd.DataFrame(own) for model, own in self.neurons.items()})
+
+    def agreement(self, model: str, others: Sequence[RegisterNeuron]) -> dict[str, float]:
+        """The share of a model's neurons that another search names, too, "mode_overlap", and
+        whether both name the same one first, "same_first".
+        """
+        ours, theirs = ([neuron[:2] for neuron in found] for found in (self.neurons[model], others))
+        shared = len({*ours} & {*theirs}) / len(ours)
+        return {"mode_overlap": shared, "same_first": float(ours[0] == theirs[0])}
+
     def matched_writes(self, model: str) -> float:
         """What the matched neurons write over what the moved ones write; 1: as much."""
         own = self.matched[model]
@@ -215,13 +229,11 @@ def moved_study(
     """Probes and patch norms before and after a data set's own register neurons were moved, which
     are found on the first `n_neurons` training images as in `searched_neurons`.
     """
-    few = train.select(range(min(n_neurons, len(train))))
-    find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
-    at, neurons = _found(lab, few, rule=rule, layer=layer, by_model=by_model, **find)
-    moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
-    states = {"before": nullcontext, "after": neuron_conditions(moved)["moved"]}
+    search = Search(rule, layer, top_layer, top_k, by_model, sparsity)
+    found = searched_neurons(lab, train[:n_neurons], search, most=most, matched=False)
+    states = {"before": nullcontext, "after": neuron_conditions(found.moved)["moved"]}
     study = probe_study(lab, train, images, states, [PatchNorms()])
-    return replace(study, neurons=neurons, moved=moved, at=at)
+    return replace(study, neurons=found.neurons, moved=found.moved, at=found.at)
 
 
 @either
@@ -255,7 +267,7 @@ def test_time_study(
     chosen = [model for model, share in shares.items() if share.value > FEW]
     neurons = register_neurons_of(lab, learn, chosen, top_k=count)
     asked = neurons if "matched neurons" in conditions.values() else {}
-    matched = matched_neurons_of(lab, asked, learn, seed=lab.seed)
+    matched = matched_neurons_of(lab, asked, learn)
     changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=lab.seed, matched=matched)}
     changes = {name: changes[condition] for name, condition in conditions.items()}
     others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
@@ -272,42 +284,28 @@ def test_time_study(
 def searched_neurons(
     lab: Lab,
     images: Any,
-    by_model: Sequence[str] = (),
-    models: Sequence[str] | None = None,
+    search: Search | None = None,
     *,
-    rule: str,
-    layer: int,
-    top_layer: int,
-    top_k: int,
     most: int = 0,
     moved: int = 0,
-    sparsity: bool = False,
+    matched: bool = True,
+    **one: Any,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
-    blocks that write as much.
+    blocks or later ones that write as much.
 
     Args:
-        models: of the laboratory; all unless given.
-        top_k: neurons that are moved, unless `moved` says otherwise.
+        search: its `top_k` neurons are moved, unless `moved` says otherwise.
         most: neurons to find where these are more.
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
+        matched: whether to look for the others.
     """
-    where = {"rule": rule, "layer": layer, "by_model": by_model}
-    find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
-    at, neurons = _found(lab, images, models, **find, **where)
+    search = replace(search or Search(), **one)
+    at = search.of(lab.models)
+    neurons = register_neurons_of(lab, images, search=search, top_k=max(search.top_k, most))
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
-    matched = matched_neurons_of(lab, first, images, among="later", seed=lab.seed, **where)
-    return Study(lab.not_run, at=at, neurons=neurons, moved=first, matched=matched)
-
-
-def _found(
-    lab: Lab, images: Any, models: Sequence[str] | None = None, *, top_k: int, most: int, **search
-) -> tuple[dict[str, SimpleNamespace], dict[str, list[RegisterNeuron]]]:
-    """Each model's settings, and its `most` or `top_k` register neurons."""
-    own = {name: search[name] for name in ("rule", "layer")}
-    names = lab.models if models is None else models
-    at = settings_of(names, search["by_model"], **own, top_k=top_k)
-    return at, register_neurons_of(lab, images, models, top_k=max(top_k, most), **search)
+    others = matched_neurons_of(lab, first, images, search, among="later") if matched else {}
+    return Study(lab.not_run, at=at, neurons=neurons, moved=first, matched=others)
 
 
 def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:

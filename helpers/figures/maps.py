@@ -267,6 +267,8 @@ def map_rows(
         maps: model -> title -> (image, patch row, patch column), each with a colour bar.
         each, more: height of a row, and of all beyond rows, in inches, as in `rows`.
     """
+    if not maps:
+        return np.array([])
     pictures = [
         {"image": image} | {title: own[title][i] for title in own}
         for own in maps.values()

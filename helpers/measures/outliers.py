@@ -29,7 +29,13 @@ from helpers.measures._arrays import (
 )
 from helpers.measures.answers import paired_accuracy, points
 from helpers.measures.attention import iou, top_patches
-from helpers.measures.blocks import at_peak, over_blocks, reduction
+from helpers.measures.blocks import (
+    at_peak,
+    largest_before,
+    median_onset,
+    over_blocks,
+    reduction,
+)
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
@@ -241,15 +247,29 @@ def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:
     return Firing(*map(over_images, sides.T), limited_ratio(sides, seed), overlap)
 
 
-def runner_up(
-    second: PerPatch,
-    first: PerPatch,
-    outlier: PatchMask,
-    seed: int = 0,
-) -> Estimate:
-    """Activation of the second neuron at outliers over that of the first, by `limited_ratio`."""
+def runner_up(activations: Sequence[PerPatch], outlier: PatchMask, seed: int = 0) -> Estimate:
+    """Activation of the second neuron at outliers over that of the first, by `limited_ratio`; 1
+    where there is one alone.
+    """
+    first, second = activations[0], activations[:2][-1]
     sides = [at_and_elsewhere(activation, outlier)[:, 0] for activation in (second, first)]
     return limited_ratio(torch.stack(sides, 1), seed)
+
+
+def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:
+    """When outliers start, and how large norms and [CLS] attention get (the medical paper, 4.1).
+
+    "onset_block", mean over the images with an onset (`onset_block`); "max_norm" and
+    "max_attention" on a patch, in the block where they are largest; "early_norm" and
+    "early_attention", the largest before the median onset.
+    """
+    onset = onset_block(norms)
+    found: Estimates = {"onset_block": over_images(onset[onset >= 0], (0, norms.shape[1]))}
+    for name, of_patches in {"norm": norms, "attention": attention}.items():
+        top = of_patches.amax(-1)
+        found[f"max_{name}"] = over_images(at_peak(top, top))
+        found[f"early_{name}"] = largest_before(top, median_onset(onset))
+    return found
 
 
 def unit_traits(

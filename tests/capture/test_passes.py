@@ -201,6 +201,12 @@ def of_norms(norms):
     return Captured({"token_norms": norms[:, None]}, layout, (32, 48), 0, 1, {})
 
 
+def test_maps_of_what_was_kept_of_the_patches():
+    layout, norms = TokenLayout((2, 3)), torch.rand(4, 6)
+    ((title, maps),) = Captured({"patch_norms": norms}, layout, (32, 48), 0, 1, {}).maps.items()
+    assert title == "patch norms" and torch.equal(maps, norms.reshape(4, 2, 3))
+
+
 def test_the_planted_peak_is_shown_in_all_models():
     """Image 1 has it in the first model; [CLS] and the register have larger norms in image 0."""
     first, second = torch.full((2, 8), 2.0), torch.arange(16.0).reshape(2, 8)

@@ -323,7 +323,7 @@ def test_of_several_models():
     images = load_images("scenes", 8, 0)
     names = ["control-content", "control-position"]
     neurons = {name: [(PLANTED_BLOCK[name], REGISTER_NEURON)] for name in names}
-    for name, found in matched_neurons_of(Lab(names), neurons, images, seed=3).items():
+    for name, found in matched_neurons_of(Lab(names, seed=3), neurons, images).items():
         own = load_backbone(name), neurons[name]
         assert found == matched_neurons(*own, images, seed=3)
     assert matched_neurons_of(Lab(names), {}, images) == {}

@@ -278,7 +278,7 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
     search = {"rule": "median:3", "layer": -1, "sparsity": True, "batch_size": 5}
     how = search | {"top_layer": 3, "top_k": 1, "most": 3, "seed": 4}
-    found = searched_neurons(names, images, [f"{MODEL} top_k=2 layer=4"], **how)
+    found = searched_neurons(names, images, by_model=[f"{MODEL} top_k=2 layer=4"], **how)
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
     assert not found.not_run and [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
@@ -293,6 +293,9 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
         assert found.matched_writes(name) == pytest.approx(written / wanted)
     assert found.first(2) == {name: own[:2] for name, own in found.neurons.items()}
     assert [*found.first(3)] == [PLANTED] and found.first(4) == {}
+    assert found.table.loc[PLANTED].iloc[0].tolist() == [*found.neurons[PLANTED][0]]
+    others = found.neurons[PLANTED][1:]
+    assert found.agreement(PLANTED, others) == {"mode_overlap": 2 / 3, "same_first": 0}
 
 
 def test_outliers_that_follow_position():
@@ -315,7 +318,7 @@ def test_outliers_that_follow_position():
 def test_as_many_neurons_are_moved_as_asked_for():
     images = load_images("scenes", 6, seed=4)
     search = {"rule": "median:3", "layer": -1, "top_layer": -1, "top_k": 3, "batch_size": BATCH}
-    found = searched_neurons([PLANTED], images, [f"{PLANTED} top_k=2"], moved=1, **search)
+    found = searched_neurons([PLANTED], images, by_model=[f"{PLANTED} top_k=2"], moved=1, **search)
     assert len(found.neurons[PLANTED]) == 2 and len(found.matched[PLANTED]) == 1
     assert found.moved == {PLANTED: found.neurons[PLANTED][:1]}
 

@@ -16,6 +16,7 @@ ESTIMATORS = {
     **{f"so8-attention-entropy/{x}": {} for x in ("entropy_last", "last_drop", "mean_drop_mean")},
     "so10-similarity-by-depth/similarity_late": {"limits": (-1, 1), "continuous": True},
     "so10-similarity-by-depth/similarity_last": {"limits": (-1, 1), "continuous": True},
+    "tt1-register-neurons/outlier_images": "share",
 }
 
 

@@ -13,6 +13,7 @@ from helpers.measures.outliers import (
     cosine_with_others,
     counts_at,
     driver,
+    emergence,
     filled,
     firing,
     largest_channel_share,
@@ -26,6 +27,7 @@ from helpers.measures.outliers import (
     overlapping,
     placement,
     relative_norms,
+    runner_up,
     size_slope,
     strongest,
     under_rule,
@@ -293,6 +295,22 @@ def test_limited_ratio_is_one_of_means():
     found = limited_ratio(rows, seed=1)
     assert found.value == pytest.approx(4) and found.low < 4 < found.high
     assert found != limited_ratio(rows, seed=2)
+
+
+def test_the_second_neuron_over_the_first():
+    first, outlier = planted_of_activations()
+    assert runner_up([first, first / 4, first], outlier).value == pytest.approx(0.25)
+    assert runner_up([first], outlier).value == 1
+
+
+def test_outliers_emerge_in_the_block_where_they_were_planted():
+    norms = torch.ones(6, 4, 9)
+    norms[:5, 2, 3] = 20  # one image has none
+    found = emergence(norms, norms / 20)
+    assert [*found] == ["onset_block", "max_norm", "early_norm", "max_attention", "early_attention"]
+    means = [2, 101 / 6, 1, 101 / 120, 1 / 20]
+    assert [x.value for x in found.values()] == pytest.approx(means)
+    assert found["onset_block"].n == 5
 
 
 LAYOUT = TokenLayout((8, 10))
