@@ -194,13 +194,13 @@ class Lab:
         whole: bool = False,
     ) -> dict[str, Captured]:
         """Model -> what was kept of it as it is; arguments as in `passes`."""
-        return self.passes(images, reducers, ["plain"], models, whole)["plain"]
+        return self.passes({"": images}, reducers, None, models, whole)[""]
 
     def passes(
         self,
         images: Any,
         reducers: Reducers | Mapping[Hashable, Reducers],
-        conditions: Sequence[Hashable] | Mapping[Hashable, Condition],
+        conditions: Sequence[Hashable] | Mapping[Hashable, Condition] | None = None,
         models: Sequence[str] | None = None,
         whole: bool = False,
         read: Callable[[Captured], Any] = lambda captured: captured,
@@ -212,11 +212,14 @@ class Lab:
             reducers: what to keep, or a function of the model's name that says it; or condition ->
                 either of these.
             conditions: names in `conditions` of the laboratory, or name -> condition. One that
-                returns None for a model leaves it out.
+                returns None for a model leaves it out. Unless given the models are as they are, for
+                each set of `images` by its name.
             models, whole: as in `load`.
             read: takes what was kept of a model; its answer takes that place, so that what was kept
                 is let go before the next pass.
         """
+        if conditions is None:
+            conditions = dict.fromkeys(images, nullcontext)
         known = conditions if isinstance(conditions, Mapping) else self.conditions
         passes = Passes({condition: {} for condition in conditions})
         for backbone in self.load(models, whole):

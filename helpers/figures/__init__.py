@@ -12,7 +12,7 @@ from helpers.figures.comparisons import (
     size_prevalence,
     sweep,
     sweeps,
-    verdict_table,
+    verdict_tables,
 )
 from helpers.figures.curves import (
     block_cosines,
@@ -51,5 +51,6 @@ from helpers.figures.style import (
     TICKS,
     VERDICTS,
     lines,
+    name_beside,
     rows,
 )

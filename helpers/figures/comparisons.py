@@ -28,6 +28,7 @@ from helpers.figures.style import (
     name_beside,
     name_rows,
     one,
+    rows,
     say,
     wrapped,
 )
@@ -234,9 +235,28 @@ def sweep(
     return ax
 
 
-def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes | None = None) -> Axes:
-    """Verdicts on coloured cells: row, such as a claim -> column, a way to judge it -> verdict."""
-    ax, columns = one(ax), list(next(iter(table.values())))
+def verdict_tables(
+    tables: Mapping[str, Mapping[str, Mapping[str, str]]],
+    titles: Mapping[str, str],
+    columns: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Verdicts on coloured cells, a panel a model.
+
+    Args:
+        tables: model -> row, such as a claim -> a way to judge it -> verdict.
+        titles: row -> how it is called.
+        columns: model -> way to judge -> how its column is called.
+    """
+    axes = rows(len(tables), each=2.8, wide=True)
+    for ax, (model, table) in zip(axes.flat, tables.items(), strict=True):
+        named = {titles[row]: verdicts for row, verdicts in table.items()}
+        verdict_table(named, columns[model], ax).set_title(*shortened([model]))
+
+
+def verdict_table(
+    table: Mapping[str, Mapping[str, str]], columns: Mapping[str, str], ax: Axes
+) -> Axes:
+    """One panel of `verdict_tables`."""
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(table) - 0.5, -0.5))
     for i, row in enumerate(table.values()):
         for j, column in enumerate(columns):
@@ -249,7 +269,7 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes | None = None
             ax.add_patch(cell)
             written = {"ha": "center", "va": "center", "fontsize": SMALL, "color": ink}
             ax.text(j, i, f"{shape} {row[column]}", **written)
-    ax.set_xticks(range(len(columns)), [wrapped(column, 18) for column in columns])
+    ax.set_xticks(range(len(columns)), [wrapped(column, 18) for column in columns.values()])
     ax.set_yticks(range(len(table)), [wrapped(row, 40) for row in table])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)

@@ -22,6 +22,7 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
 from helpers.claims.criteria import SHOWN, Value
+from helpers.figures import comparisons
 from helpers.figures.data import summary
 from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
@@ -276,7 +277,8 @@ def verdict_table():
         id: {rule: kinds[i + j] for j, rule in enumerate(rules)}
         for i, id in enumerate(("nr1-artifacts", "xx1-controls"))
     }
-    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1])
+    columns = {column: column for column in next(iter(table.values()))}
+    return comparisons.verdict_table(table, columns, plt.subplots(figsize=(7, 2))[1])
 
 
 @example
