@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
@@ -16,12 +17,13 @@ from PIL import Image, ImageOps
 from helpers.figures.style import (
     COLOURS,
     DASHES,
-    FLAT,
     NORM,
+    SMALL,
     add_colourbar,
     bare,
     colour_scale,
     cycled,
+    is_flat,
     key,
     many,
     name_beside,
@@ -51,10 +53,7 @@ def token_maps(
     for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
         norms, attention = np.asarray(norms), np.asarray(attention)
         row[0].imshow(_square(image))
-        add_colourbar(
-            row[1].imshow(norms, cmap="viridis", interpolation="none", norm=colour_scale(norms)),
-            row[1],
-        )
+        add_colourbar(_draw(row[1], norms, colour_scale(norms)), row[1])
         add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
     _name(
         axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels)
@@ -71,7 +70,7 @@ def block_maps(maps: ArrayLike, axes: np.ndarray | None = None) -> np.ndarray:
     maps, panels = np.asarray(maps), np.ravel(axes)
     scale = colour_scale(maps)
     for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
-        drawn = ax.imshow(values, cmap="viridis", interpolation="none", norm=scale)
+        drawn = _draw(ax, values, scale)
         ax.set_title(f"block {block}")
     bare(panels)
     for ax in panels[len(maps) :]:
@@ -145,7 +144,7 @@ def twin_maps(
         values = {title: np.asarray(grid) for title, grid in grids.items()}
         scale = colour_scale(np.concatenate([grid.ravel() for grid in values.values()]))
         for ax, grid in zip(row[1:], values.values(), strict=True):
-            drawn = ax.imshow(grid, cmap="viridis", interpolation="none", norm=scale)
+            drawn = _draw(ax, grid, scale)
         add_colourbar(drawn, row[-1], label=label)
     _name(
         axes,
@@ -226,7 +225,10 @@ def panels(
     norms: Iterable[str] = (),
     labels: Sequence[str] = (),
 ) -> np.ndarray:
-    """Rows of small pictures under the titles of their columns; each map has its own colour scale.
+    """Rows of small pictures under the titles of their columns.
+
+    Maps of a row whose titles begin with the same line, such as "norm" above "before" and above
+    "after", have one colour scale; any other map has its own.
 
     Args:
         images: one mapping a row: title -> (row, column) for a map, or for a picture PIL or
@@ -239,12 +241,15 @@ def panels(
     across, norms = len(images[0]), set(norms)
     axes = np.asarray(many(axes, len(images) * across, across, each=1.8)).reshape(len(images), -1)
     for row, pictures in zip(axes, images, strict=True):
+        pictures, alike = {title: _square(values) for title, values in pictures.items()}, {}
+        for title, values in pictures.items():
+            alike.setdefault(_quantity(title), []).append(values.ravel())
         for ax, (title, values) in zip(row, pictures.items(), strict=True):
-            values = _square(values)
             if values.ndim == 3:
                 ax.imshow(values if values.dtype == np.uint8 else values.clip(0, 1))
                 continue
-            drawn = ax.imshow(values, cmap="viridis", interpolation="none", norm=_at_least(values))
+            scale = colour_scale(np.concatenate(alike[_quantity(title)]), linear=True)
+            drawn = _draw(ax, values, scale)
             if title in norms:
                 add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
     _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")
@@ -302,11 +307,16 @@ def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectan
     return ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **drawing))
 
 
-def _at_least(values: np.ndarray) -> Normalize:
-    """A linear colour scale that does not magnify rounding: a map that is flat has one colour."""
-    low, high = float(values.min()), float(values.max())
-    reach = FLAT * max(abs(low), abs(high))
-    return Normalize(low - reach, high + reach) if high - low < reach else Normalize(low, high)
+def _quantity(title: str) -> str:
+    """What a map shows: the first of two lines of its title, or all of it."""
+    return title.partition("\n")[0]
+
+
+def _draw(ax: Axes, values: np.ndarray, scale: Normalize) -> AxesImage:
+    """A map on a colour scale; one that is flat says so."""
+    if is_flat(values):
+        ax.set_xlabel("flat", fontsize=SMALL)
+    return ax.imshow(values, cmap="viridis", interpolation="none", norm=scale)
 
 
 def block_strips(

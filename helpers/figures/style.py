@@ -15,6 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
 
 from helpers.names import shortened
 
@@ -176,10 +177,22 @@ def axis_label(values: Sequence) -> str:
     return names.pop() if names else ""
 
 
-def colour_scale(values: np.ndarray) -> Normalize:
-    """A logarithmic colour scale where the values span a decade, else a linear one."""
-    low, high = values.min(), values.max()
-    return LogNorm(low, high) if 0 < 10 * low < high else Normalize(low, high)
+def colour_scale(values: np.ndarray, linear: bool = False) -> Normalize:
+    """A logarithmic colour scale where the values span a decade, else a linear one.
+
+    It does not magnify rounding: values that are flat (`is_flat`) have one colour.
+    """
+    low, high = float(values.min()), float(values.max())
+    if is_flat(values):
+        reach = FLAT * max(abs(low), abs(high))
+        return Normalize(low - reach, high + reach)
+    return LogNorm(low, high) if 0 < 10 * low < high and not linear else Normalize(low, high)
+
+
+def is_flat(values: ArrayLike) -> bool:
+    """Whether all values are the same to a thousandth."""
+    values = np.asarray(values, dtype=float)
+    return bool(np.ptp(values) < FLAT * np.abs(values).max())
 
 
 def add_colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") -> Colorbar:
