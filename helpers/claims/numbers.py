@@ -109,7 +109,8 @@ def renewed(path: Path, numbers: Mapping) -> str:
         for before in [stored["values"].get(model, {})]
     }
     fresh = {**stored, **numbers, "values": values}
-    fresh.pop(SAME, None)
+    if values != stored["values"]:
+        fresh.pop(SAME, None)
     return text(fresh)
 
 

@@ -230,5 +230,10 @@ def test_renewed_numbers_keep_what_did_not_move_and_the_measured_spreads(tmp_pat
     path.write_text(numbers.text(first))
     renewed = numbers.renewed(path, of({"x": {"value": 2}, "y": {"value": 1.0001}}))
     assert json.loads(renewed) == first | of({"x": {"value": 2}, "y": {"value": 1}})
+    path.write_text(numbers.text(first | {numbers.SAME: ["of earlier defaults"]}))
+    for value, is_same in ((1, True), (2, False)):  # another figure is no other code
+        fresh = of({"x": {"value": value}, "y": {"value": 1}}, figures=[{"x": 2}])
+        renewed = json.loads(numbers.renewed(path, fresh))
+        assert (numbers.SAME in renewed) == is_same
     path.unlink()
     assert json.loads(numbers.renewed(path, of())) == of()
