@@ -222,7 +222,7 @@ def block_curves(
 def sorted_images(
     per_image: Mapping[str, Float[Tensor, " image"]],
     ax: Axes | None = None,
-    xlabel: str = "",
+    xlabel: str = "images (%), from the lowest to the highest",
     ylabel: str = "",
     reference: float | None = None,
     points: int = 51,

@@ -116,14 +116,13 @@ def cosines_with_last(
     return cosine(x, x.narrow(1, -1, 1)).clamp(max=1)
 
 
-def settled_depth(cosines: PerBlock, level: float) -> Estimate:
+def settled_depth(cosines: PerBlock, level: float) -> PerImage:
     """The first block from which on the cosine stays above `level`, as a share of the depth.
 
     Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above.
     """
     depth = cosines.shape[1]
-    settled = depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1
-    return over_images(settled / depth, (0, 1), counts=True)
+    return (depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1) / depth
 
 
 class Largest(NamedTuple):

@@ -200,6 +200,11 @@ def ratio_of_means(rows: Pairs) -> float:
         return float(np.divide(*np.nanmean(rows, axis=0)))
 
 
+def mean_ratio(a: Float[Array, " image"], b: Float[Array, " image"], seed: int = 0) -> Estimate:
+    """Mean of `a` over mean of `b`, by a `bootstrap` that draws both numbers of an image."""
+    return bootstrap(np.stack([to_numpy(a), to_numpy(b)], axis=1), ratio_of_means, seed=seed)
+
+
 def share(per_image: Answers) -> Estimate:
     """The share of images for which something holds, with Wilson's interval.
 

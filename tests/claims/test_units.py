@@ -8,6 +8,7 @@ from helpers.claims.registry import term
 from helpers.claims.values import estimated
 from helpers.measures.stats import over_images, share
 
+COSINE = {"limits": (-1, 1), "continuous": True}
 # claim/value -> how the mean over images was estimated when it was first published.
 ESTIMATORS = {
     "nr3-redundancy/outlier_images": "share",
@@ -27,6 +28,9 @@ ESTIMATORS = {
     "so10-similarity-by-depth/similarity_late": {"limits": (-1, 1), "continuous": True},
     "so10-similarity-by-depth/similarity_last": {"limits": (-1, 1), "continuous": True},
     "tt1-register-neurons/outlier_images": "share",
+    "de7-cls-convergence/penultimate_cosine": COSINE,
+    "de7-cls-convergence/penultimate_cosine_centred": COSINE,
+    "de7-cls-convergence/settled_depth": {"limits": (0, 1), "counts": True},
 }
 
 

@@ -150,7 +150,7 @@ def test_a_block_that_is_the_same_in_all_images_has_no_direction():
     ],
 )
 def test_settled_depth(cosines, settled):
-    assert settled_depth(torch.tensor([cosines]), 0.8).value == pytest.approx(settled / 5)
+    assert settled_depth(torch.tensor([cosines]), 0.8).item() == pytest.approx(settled / 5)
 
 
 def test_largest_are_maxima_over_patches_and_heads():

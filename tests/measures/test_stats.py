@@ -31,6 +31,7 @@ from helpers.measures.stats import (
     macro_auc,
     matched_auc_over_images,
     mcnemar,
+    mean_ratio,
     over_images,
     over_seeds,
     ratio_of_means,
@@ -99,6 +100,14 @@ def test_bootstrap_leaves_nan_images_out_and_takes_any_statistic():
     assert bootstrap(torch.from_numpy(values), np.median)[:4:3] == (3, 5)  # value and n
     rows = np.array([[1.0, 5.0], [np.nan, 2.0], [np.nan, np.nan]])
     assert bootstrap(rows, np.nanmean)[:4:3] == pytest.approx((8 / 3, 2))
+
+
+def test_mean_ratio():
+    """A ratio of means, not a mean of ratios."""
+    a, b = np.random.default_rng(0).lognormal(size=(2, 40))
+    found, expected = mean_ratio(a, torch.from_numpy(b), seed=1), a.mean() / b.mean()
+    assert found.value == pytest.approx(expected) and found.low < expected < found.high
+    assert mean_ratio(3 * a, a)[:3] == pytest.approx((3, 3, 3))
 
 
 def test_a_mean_of_symmetric_values_has_students_interval():
