@@ -116,30 +116,6 @@ def levelled(maps: PerPatch) -> PerPatch:
     return (maps / maps.abs().amax(1, keepdim=True)).round(decimals=4)
 
 
-def residual(parts: Float[Tensor, "image part width"], total: Vectors) -> float:
-    """The largest difference of the parts' sum from the total, over the latter's largest value."""
-    return ((parts.sum(1) - total).abs().max() / total.abs().max()).item()
-
-
-def length_ratio(
-    a: Vectors,
-    b: Vectors,
-    centred: bool = False,
-    seed: int = 0,
-) -> Estimate:
-    """Mean norm of `a` over mean norm of `b`.
-
-    Args:
-        a, b: of each image.
-        centred: of what is left without the mean over the images, to four decimals.
-        seed: of the bootstrap over images.
-    """
-    if centred:
-        a, b = (x - x.mean(0) for x in (a, b))
-    lengths = torch.stack([a.norm(dim=1), b.norm(dim=1)], dim=1)
-    return bootstrap(lengths.round(decimals=4) if centred else lengths, ratio_of_means, seed=seed)
-
-
 def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[list[Estimate]]:
     """The share of each term A B' in the Gram matrix X X' of the sum of the parts, in float64.
 

@@ -99,29 +99,6 @@ def varying_share(x: Vectors, seed: int = 0) -> Estimate:
     return bootstrap((spread / spread[:, 1].mean()).round(decimals=6), ratio_of_means, seed=seed)
 
 
-class Comoments:
-    """Two representations of the same images, given at once or batch by batch."""
-
-    def __init__(self) -> None:
-        self._batches: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def update(self, x: Left, y: Right) -> "Comoments":
-        """Add images and return self."""
-        self._batches.append(_paired(x, y))
-        return self
-
-    def floor(self) -> float:
-        """The mean of plain CKA over all n! ways to pair the images of x with those of y.
-
-        It is `tr(K) tr(L) / ((n - 1) |K| |L|)` for the centred K = XX' and L = YY' (Kazi-Aoual et
-        al. 1995). Debiased, it is 0.
-        """
-        x, y = (_centred(np.concatenate(side)) for side in zip(*self._batches, strict=True))
-        _require(len(x), False)
-        scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
-        return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
-
-
 def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:
     """Linear centred kernel alignment of two representations of the same n images, in float64.
 
@@ -159,6 +136,19 @@ def cka_difference(
     """`linear_cka` of the `first` two representations minus that of the `second` two, paired."""
     one, other = (_cka_and_without(x, y, False) for x, y in (first, second))
     return jackknife(one[0] - other[0], one[1] - other[1], (-1, 1))
+
+
+def expected_cka(x: Left, y: Right) -> float:
+    """`linear_cka` of unrelated images: the mean over all n! ways to pair those of x with those
+    of y.
+
+    It is `tr(K) tr(L) / ((n - 1) |K| |L|)` for the centred K = XX' and L = YY' (Kazi-Aoual et al.
+    1995). Debiased, it is 0.
+    """
+    x, y = map(_centred, _paired(x, y))
+    _require(len(x), False)
+    scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
+    return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
 class Floor(NamedTuple):

@@ -9,7 +9,6 @@ from helpers.measures.cls_parts import (
     along_total,
     attention_per_token,
     gram_shares_over_images,
-    length_ratio,
     levelled,
     mixed_share,
     part_alignment,
@@ -120,25 +119,6 @@ def test_mixed_share_is_what_is_not_on_the_diagonal():
     assert str(mixed_share(gram_shares_over_images(one))) == "0.0"
     assert np.isnan(mixed_share(gram_shares_over_images(torch.zeros(8, 3, 4))))
     assert str(mixed_share([[Estimate(1 + 1e-9, 1, 1, 8)]])) == "0.0"
-
-
-def test_length_ratio():
-    a, b = normal(40, 6), normal(40, 6, seed=1)
-    expected = np.linalg.norm(a, axis=1).mean() / np.linalg.norm(b, axis=1).mean()
-    found = length_ratio(a, b)
-    assert found.value == pytest.approx(expected) and found.low < expected < found.high
-    assert length_ratio(3 * a, a)[:3] == pytest.approx((3, 3, 3))
-
-
-def test_length_ratio_without_what_all_images_share():
-    """A part of 1000 with differences of 2 is long, and says twice as much as one with differences
-    of 1."""
-    x, far = normal(40, 6), torch.full((6,), 1000.0)
-    assert length_ratio(far + 2 * x, x).value > 500
-    assert length_ratio(far + 2 * x, x, centred=True).value == pytest.approx(2, abs=1e-3)
-    constant = far.expand(40, 6)
-    assert length_ratio(constant + 1e-6 * x, x, centred=True).value == 0
-    assert length_ratio(constant + 1e-4 * x, x, centred=True).value > 0
 
 
 def features(n=30, parts=3, width=7, seed=0):

@@ -14,10 +14,10 @@ from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
 from helpers.measures.blocks import cosines_with_last
-from helpers.measures.cls_parts import length_ratio, part_cosine
+from helpers.measures.cls_parts import part_cosine
 from helpers.measures.norms import outliers
 from helpers.measures.similarity import cka_difference
-from helpers.measures.stats import over_images
+from helpers.measures.stats import mean_ratio, over_images
 from helpers.models import load_backbone
 from helpers.models.controls import VARIANTS
 
@@ -89,7 +89,7 @@ def estimates(claim, name):
     total = kept(name)["cls_total"]
     difference = cka_difference((own["skip"], total), (own["patches"], total))
     return {
-        "skip_ratio": length_ratio(own["skip"], own["patches"], seed=0),
+        "skip_ratio": mean_ratio(own["skip"].norm(dim=1), own["patches"].norm(dim=1)),
         "cka_difference": difference,
     }
 
