@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.lab import Captured, Condition, Lab, Reducers, either
+from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers, either
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import Search, matched_neurons_of, register_neurons_of
 from helpers.interventions import (
@@ -25,7 +25,7 @@ from helpers.interventions import (
 )
 from helpers.measures.answers import probe_answers
 from helpers.measures.outliers import Placement, outlier_images
-from helpers.measures.probes import NOISE, Probe, Schedule, fit_classifier
+from helpers.measures.probes import NOISE, SCHEDULES, Probe, fit_classifier
 from helpers.measures.registers import member_traits, takeover_traits
 from helpers.settings import check_choice
 
@@ -45,24 +45,25 @@ class Classifiers:
 
     probes: Mapping[str, Probe] | None
 
-    def scores(self, model: str, captured: Captured) -> Float[Tensor, "image classes"]:
-        """The logits of the images."""
-        if self.probes is None:
-            return captured["output"]
-        return self.probes[model](captured["feature"])
-
-    def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
-        """100 where the class of the highest score is the image's, else 0. The first of the
-        labelled images were captured.
+    def scores(self, model: str, captured: Captured, images: Any) -> Float[Tensor, "image classes"]:
+        """The logits of the images; the first of the labelled images were captured.
 
         Raises ValueError where the published head names another number of classes.
         """
-        scores, labels = self.scores(model, captured), images.require_labels()
-        classes = images.class_names or ()
-        if self.probes is None and classes and len(classes) != scores.shape[1]:
+        if self.probes is not None:
+            return self.probes[model](captured["feature"])
+        scores, classes = captured["output"], images.class_names or ()
+        if classes and len(classes) != scores.shape[1]:
             raise ValueError(
                 f"the head of {model!r} names {scores.shape[1]} classes, the images {len(classes)}"
             )
+        return scores
+
+    def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
+        """100 where the class of the highest score is the image's, else 0; arguments as in
+        `scores`.
+        """
+        labels, scores = images.require_labels(), self.scores(model, captured, images)
         return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
 
@@ -72,22 +73,25 @@ def classifiers_of(
     kind: str,
     train: Any = None,
     models: Sequence[str] | None = None,
+    condition: Hashable = "plain",
+    schedule: str = "",
     *,
-    schedule: Schedule | None = None,
-    intervention: Condition = nullcontext,
+    intervention: Condition | None = None,
 ) -> Classifiers:
     """A classifier of each model: "probe", fitted to the feature of the labelled images `train`, or
     "published".
 
     Args:
         models: of the laboratory; all unless given.
-        intervention: under which the probes are trained.
+        condition: of the laboratory, under which the probes are trained; or an `intervention`.
+        schedule: of the probes, a name in `helpers.measures.probes.SCHEDULES`.
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
         return Classifiers(None)
-    captured = lab.passes(train, [Feature()], {"": intervention}, models)[""]
-    how = {"schedule": schedule, "seed": lab.seed, "device": lab.device}
+    states = {condition: intervention or lab.conditions[condition]}
+    captured = lab.passes(train, [Feature()], states, models)[condition]
+    how = {"schedule": SCHEDULES[schedule], "seed": lab.seed, "device": lab.device}
     return Classifiers(
         {model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()}
     )
@@ -123,7 +127,7 @@ class Study:
     plain: Mapping[str, Captured] = field(default_factory=dict)
     passes: Mapping[Hashable, Mapping[str, Captured]] = field(default_factory=dict)
     changes: Mapping[Hashable, Condition] = field(default_factory=dict)
-    right: Mapping[Hashable, Mapping[str, Right]] = field(default_factory=dict)
+    right: Mapping[Hashable, Mapping[str, Right]] = field(default_factory=Passes)
     at: Mapping[str, SimpleNamespace] = field(default_factory=dict)
     neurons: Mapping[str, list[RegisterNeuron]] = field(default_factory=dict)
     moved: Mapping[str, list[RegisterNeuron]] = field(default_factory=dict)
@@ -171,30 +175,31 @@ def probe_study(
     lab: Lab,
     train: Any,
     images: Any,
-    states: Mapping[Hashable, Condition],
+    states: Sequence[Hashable] | Mapping[Hashable, Condition],
     more: Sequence[Reducer] = (),
     models: Sequence[str] | None = None,
     *,
     readouts: Sequence[str] = ("feature",),
-    schedule: Schedule | None = None,
+    schedule: str = "",
     noise: float = NOISE,
 ) -> Study:
     """In each state a probe for each readout, trained on one set of images and tested on another.
 
     Args:
-        states: name -> condition. A model that one of them leaves out is captured in the others,
-            and gets no probe.
+        states: names of conditions, or name -> condition. A model that one of them leaves out is
+            captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
         models: of the laboratory; all unless given.
         readouts: names in READOUTS.
+        schedule: of the probes, a name in `helpers.measures.probes.SCHEDULES`.
     """
     kept = [*dict.fromkeys(READOUTS[name][0] for name in readouts)]  # two may share a reducer
     labels = images.require_labels()
     passes = lab.passes(images, [*kept, *more], states, models)
     in_all = [model for model, *_ in passes.each(*states)]
     learnt = lab.passes(train, kept, states, in_all)
-    how = {"schedule": schedule, "seed": lab.seed, "noise": noise, "device": lab.device}
-    right = {}
+    how = {"schedule": SCHEDULES[schedule], "seed": lab.seed, "noise": noise, "device": lab.device}
+    right = Passes()
     for state, of_model in learnt.items():
         right[state] = {model: {} for model in of_model}
         for model, own in of_model.items():

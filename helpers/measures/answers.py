@@ -129,23 +129,34 @@ def answer_changes(right: Mapping[str, PerImage]) -> Estimates:
 
 
 def moved_changes(
-    kept: Mapping[str, Bool[Array, " _"]],
-    after: Bool[Array, " image"],
+    first: Mapping[str, Float[Tensor, "_ class"]],
+    after: Float[Tensor, "image class"],
+    labels: Labels,
     names: Mapping[str, str],
 ) -> Estimates:
     """What moving neurons does to the answers, by a classifier of its own and by the first one.
 
-    `kept` are answers of the classifier of the unchanged model, under "baseline", "moved" and
-    "empty token". `paired_accuracy` of `after`; over_token_change, its change from the empty token;
-    carried_change, that of the kept classifier under "moved"; and `condition_changes`.
+    `first` are logits of the classifier of the unchanged model, under "plain", "moved" and "empty
+    token", and for what has a name; `after` those of one for moved neurons. `paired_accuracy`;
+    over_token_change, its change from the empty token; carried_change, that of the first classifier
+    under "moved"; `condition_changes`; and `class_scores`, with "_baseline" and "_moved".
     """
-    before, token = kept["baseline"], kept["empty token"]
-    return {
-        **paired_accuracy(after, before),
-        "over_token_change": points(after[: len(token)], token),
-        "carried_change": points(kept["moved"], before),
-        **condition_changes(kept, before, names),
+    right = {name: _is_right(scores, labels) for name, scores in first.items()}
+    before, token, moved = right["plain"], right["empty token"], _is_right(after, labels)
+    found = {
+        **paired_accuracy(moved, before),
+        "over_token_change": points(moved[: len(token)], token),
+        "carried_change": points(right["moved"], before),
+        **condition_changes(right, before, names),
     }
+    for end, scores in {"_baseline": first["plain"], "_moved": after}.items():
+        found |= {name + end: x for name, x in class_scores(scores, labels).items()}
+    return found
+
+
+def _is_right(scores: Float[Tensor, "_ class"], labels: Labels) -> Bool[Tensor, " _"]:
+    """Of the first images."""
+    return scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])
 
 
 def class_scores(scores: Float[Array, "image class"], labels: Labels) -> Estimates:

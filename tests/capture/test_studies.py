@@ -123,15 +123,15 @@ def test_classifiers_are_probes_on_the_feature(sets, features):
     (train, test), (x, y) = sets, features["before"]
     tested = Captured({"feature": y}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
     classifiers = classifiers_of("probe", [PLANTED], train, batch_size=BATCH)
-    scores = classifiers.scores(PLANTED, tested)
+    scores = classifiers.scores(PLANTED, tested, test)
     torch.testing.assert_close(scores, fit_classifier(x, train.labels)(y))
     correct = classifiers.correct(PLANTED, tested, test)
     assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == test.labels)).tolist()
     assert correct.mean() > 80 and not classifiers_of("probe", [], train).probes
-    how = {"schedule": SCHEDULES["need-registers"], "seed": 1}
-    fitted = classifiers_of("probe", [PLANTED], train, batch_size=BATCH, **how)
-    expected = fit_classifier(x, train.labels, **how)(y)
-    torch.testing.assert_close(fitted.scores(PLANTED, tested), expected)
+    lab, schedule = Lab([PLANTED], seed=1, conditions={"as it is": nullcontext}), "need-registers"
+    fitted = classifiers_of(lab, "probe", train, None, "as it is", schedule)
+    expected = fit_classifier(x, train.labels, schedule=SCHEDULES[schedule], seed=1)(y)
+    torch.testing.assert_close(fitted.scores(PLANTED, tested, test), expected)
 
 
 def test_the_checkpoints_own_head():
@@ -140,7 +140,7 @@ def test_the_checkpoints_own_head():
     assert classifiers.probes is None
     images = load_images("scenes", 40, 1)
     captured = capture_each([name], images, [Output()])[0][name]
-    assert torch.equal(classifiers.scores(name, captured), captured["output"])
+    assert torch.equal(classifiers.scores(name, captured, images), captured["output"])
     assert classifiers.correct(name, captured, images).mean() > 80
     known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
     three = replace(images, labels=np.array([0, 1, 0] + [2] * 37), class_names=None)

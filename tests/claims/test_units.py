@@ -36,6 +36,7 @@ ESTIMATORS = {
     "de7-cls-convergence/penultimate_cosine": COSINE,
     "de7-cls-convergence/penultimate_cosine_centred": COSINE,
     "de7-cls-convergence/settled_depth": {"limits": (0, 1), "counts": True},
+    **{f"tt2-removal-accuracy/max_norm_{x}": {} for x in ("baseline", "moved")},
 }
 
 

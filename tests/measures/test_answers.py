@@ -13,6 +13,7 @@ from helpers.measures.answers import (
     class_scores,
     least_significant,
     macro_scores,
+    moved_changes,
     one_shot_accuracy,
     one_shot_draws,
     one_shot_images,
@@ -246,3 +247,27 @@ def test_accuracy_and_what_a_part_loses():
     })  # fmt: skip
     assert found["patch_gap"].n == 4
     assert list(found)[:3] == ["full_top5", "full_top5_logistic", "patch_top5"]
+
+
+def test_answers_after_neurons_were_moved():
+    """Of five images four are right before; the first classifier loses one, a new one gains one,
+    and a control of two images loses one."""
+    labels = np.array([0, 1, 2, 1, 0])
+    plain, moved, again = (torch.eye(3)[x] for x in ([0, 1, 2, 1, 1], [0, 1, 2, 0, 1], labels))
+    first = {"plain": plain, "moved": moved, "empty token": moved[:4]}
+    first["set to zero"] = torch.eye(3)[[0, 0]]
+    names = {"empty token": "token", "set to zero": "zeroed"}
+    found = moved_changes(first, again, labels, names)
+    changes = {x: y.value for x, y in found.items() if x.endswith("change")}
+    assert changes == pytest.approx(
+        {
+            "accuracy_change": 20,
+            "over_token_change": 25,
+            "carried_change": -20,
+            "token_change": -25,
+            "zeroed_change": -50,
+        }
+    )
+    assert (found["lost"], found["gained"]) == (0, 1)
+    assert found["top3_moved"].value == 1 and found["macro_f1_moved"].value == 1
+    assert found["macro_f1_baseline"].value < 1
