@@ -224,6 +224,7 @@ def panels(
     axes: np.ndarray | None = None,
     norms: Iterable[str] = (),
     labels: Sequence[str] = (),
+    aspect: str = "equal",
 ) -> np.ndarray:
     """Rows of small pictures under the titles of their columns.
 
@@ -237,6 +238,7 @@ def panels(
         axes: (row, column).
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.
+        aspect: of a map; "auto" fills the panel.
     """
     across, norms = len(images[0]), set(norms)
     axes = np.asarray(many(axes, len(images) * across, across, each=1.8)).reshape(len(images), -1)
@@ -250,6 +252,7 @@ def panels(
                 continue
             scale = colour_scale(np.concatenate(alike[_quantity(title)]), linear=True)
             drawn = _draw(ax, values, scale)
+            ax.set_aspect(aspect)
             if title in norms:
                 add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
     _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")

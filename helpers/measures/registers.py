@@ -142,46 +142,6 @@ def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage
     return (without.abs() - with_one.abs()).round(decimals=decimals)
 
 
-def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
-    """What registers change in each image's answer: 100 where it is right, else 0, by their number.
-
-    "gain_one", one register against none; "gain_more", the mean over larger numbers against one, on
-    the images that all of these saw; nan where no more were tried.
-    """
-    one, more = right[1], [right[count] for count in right if count > 1]
-    further = torch.full_like(one, torch.nan)
-    if more:
-        seen = min(map(len, [one, *more]))
-        further = torch.stack([x[:seen] for x in more]).mean(0) - one[:seen]
-    return {"gain_one": one - right[0], "gain_more": further}
-
-
-def over_draws(name: str, gains: Float[Tensor, "draw image"]) -> Estimates:
-    """The mean of gains over draws of a random register, in points, under `name`.
-
-    Where there are several, "_least" and "_most" are the gains of the extreme draws.
-    """
-    mean, each = over_images(gains.mean(0), (-100, 100)), gains.mean(1)
-    if len(gains) == 1:
-        return {name: mean}
-    return {name: mean, f"{name}_least": each.min().item(), f"{name}_most": each.max().item()}
-
-
-def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
-    """How an image's answer depends on the number of registers (SORTS, Figures 17 to 19).
-
-    Returns:
-        Of the images that all numbers saw: "right_always" and "right_never", 100 where it is right
-        with every number and with none, else 0; "right_sometimes", the rest.
-    """
-    seen = min(map(len, right.values()))
-    answers = torch.stack([x[:seen] for x in right.values()])
-    always, never = (
-        100.0 * (answers > 50 if good else answers < 50).all(0).float() for good in (True, False)
-    )
-    return {"right_always": always, "right_never": never, "right_sometimes": 100 - always - never}
-
-
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)

@@ -25,6 +25,14 @@ ESTIMATORS = {
     "xx1-controls/register_ratio": {},
     "xx1-controls/attention_share": {"limits": (0, 1), "continuous": True},
     "xx1-controls/register_attention": {"limits": (0, 1), "continuous": True},
+    **{
+        f"so6-multi-register/gain_{x}": {"limits": (-100, 100)}
+        for x in ("one", "more", "one_zeros", "one_mean", "one_normal")
+    },
+    **{
+        f"so6-multi-register/{x}": {"limits": (0, 100)}
+        for x in ("changed", "right_always", "right_never", "right_sometimes", "accuracy_8")
+    },
     "so10-similarity-by-depth/similarity_late": {"limits": (-1, 1), "continuous": True},
     "so10-similarity-by-depth/similarity_last": {"limits": (-1, 1), "continuous": True},
     "tt1-register-neurons/outlier_images": "share",

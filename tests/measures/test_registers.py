@@ -13,7 +13,6 @@ from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
-    answers_by_count,
     answers_of_heads,
     family_estimates,
     fit_heads,
@@ -22,7 +21,6 @@ from helpers.measures.registers import (
     object_accuracy,
     object_places,
     place_traits,
-    register_gains,
     register_ratio,
     register_use,
     steadiness,
@@ -83,27 +81,6 @@ def test_planted_steadiness():
     without = torch.tensor([4.0, -2.0, 3.0, 1.0, 0.004])
     with_one = torch.tensor([2.0, 0.0, -3.0, -6.0, 0.0])
     assert steadiness(without, with_one, 2).tolist() == [2, 2, 0, -5, 0]
-
-
-def test_planted_gains():
-    """The first register sets one answer of four right; two and eight spoil one and two of the
-    three images that they see."""
-    answers = {0: [0, 100, 0, 100], 1: [100, 100, 0, 100], 2: [100, 0, 0], 8: [0, 0, 0]}
-    gains = register_gains(
-        {count: torch.tensor(right, dtype=torch.float32) for count, right in answers.items()}
-    )
-    assert gains["gain_one"].tolist() == [100, 0, 0, 0]
-    assert gains["gain_more"].tolist() == [-50, -100, 0]
-
-
-def test_answers_that_go_with_the_number_of_registers():
-    """Always right, never, and at times; the fourth image was seen with none and one only."""
-    right = {0: [100.0, 0, 0, 0], 1: [100.0, 0, 100, 100], 2: [100.0, 0, 100]}
-    found = answers_by_count({count: torch.tensor(x) for count, x in right.items()})
-    expected = zip(("right_always", "right_never", "right_sometimes"), 100 * np.eye(3), strict=True)
-    assert {name: x.tolist() for name, x in found.items()} == {
-        name: row.tolist() for name, row in expected
-    }
 
 
 def test_use_of_registers_most_attended_first():
