@@ -97,9 +97,10 @@ def renewed(path: Path, numbers: Mapping) -> str:
     if not path.is_file():
         return text(numbers)
     stored = read(path)
-    moved = {tuple(x.path.split("/")[:3]) for x in compare(stored, numbers) if x.ratio > 1}
-    if not moved:
+    paths = [x.path.split("/") for x in compare(stored, numbers) if x.ratio > 1]
+    if not paths:
         return text(stored)
+    moved = {tuple(path[:3]) for path in paths if "axis" not in path}
     values = {
         model: {
             name: value if ("values", model, name) in moved else before.get(name, value)
@@ -109,6 +110,11 @@ def renewed(path: Path, numbers: Mapping) -> str:
         for before in [stored["values"].get(model, {})]
     }
     fresh = {**stored, **numbers, "values": values}
+    if not any("figures" in path for path in moved):  # but for texts of axes, if at all
+        fresh["figures"] = [
+            [{**one, "axis": other["axis"]} for one, other in zip(*axes, strict=True)]
+            for axes in zip(stored["figures"], numbers["figures"], strict=True)
+        ]
     if values != stored["values"]:
         fresh.pop(SAME, None)
     return text(fresh)

@@ -237,3 +237,17 @@ def test_renewed_numbers_keep_what_did_not_move_and_the_measured_spreads(tmp_pat
         assert (numbers.SAME in renewed) == is_same
     path.unlink()
     assert json.loads(numbers.renewed(path, of())) == of()
+
+
+def test_the_numbers_of_a_figure_stay_where_its_texts_alone_change(tmp_path):
+    path = numbers.beside(tmp_path / "aa1-first.ipynb")
+
+    def axes(label, first):
+        return [{"axis": {"x": label}, "lines": [{"x": [first, 2.0], "y": [0, 1]}]}]
+
+    stored = of(figures=axes("share", 1.0)) | {"same_code": ["0123456789abcdef"]}
+    path.write_text(numbers.text(stored))
+    renewed = json.loads(numbers.renewed(path, of(figures=axes("share of images", 1.000001))))
+    assert renewed == {**stored, "figures": [axes("share of images", 1.0)]}
+    other = of(figures=axes("share", 1.5))
+    assert json.loads(numbers.renewed(path, other)) == {**stored, **other}
