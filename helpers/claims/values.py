@@ -103,14 +103,20 @@ class Values(list[Value]):
         """The models whose value called `name` is above its margin."""
         return [x.model for x in self.of(name) if x.value > self.claim.margin(name)]
 
-    def forest(self, *names: str, models: Iterable[str] | None = None) -> None:
+    def forest(
+        self,
+        *names: str,
+        models: Iterable[str] | None = None,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
         """Draw values of these names, a panel each, with the margin of their test.
 
         Args:
             names: of values that are tested.
             models: unless given, those that have the value.
+            called: as in `of`.
         """
-        drawn = {name: self.of(name, models) for name in names}
+        drawn = {name: self.of(name, models, called) for name in names}
         if not any(drawn.values()):
             return
         axes = figures.rows(len(names), each=0.9 + 0.25 * max(map(len, drawn.values())))
@@ -134,8 +140,8 @@ class Values(list[Value]):
             label: of the axis; the label of the first value unless given.
             models: unless given, those that have one of the values.
             called: as in `of`.
-            reference: of a dashed line; the margin of the first value unless given, where it is
-                tested.
+            reference: of a dashed line; unless given the margin of the first value, where it is
+                tested and no other value has another margin.
         """
         have = {legend: name for legend, name in names.items() if self.of(name)}
         with_one = dict.fromkeys(x.model for x in self if x.name in have.values())
@@ -143,7 +149,7 @@ class Values(list[Value]):
         groups = {legend: self.of(name, models, called) for legend, name in have.items()}
         first = next(iter(names.values()))
         label = label or axis_label(term(self.claim.id, first))
-        figures.compared(groups, ax, label, self._reference(first, reference))
+        figures.compared(groups, ax, label, self._reference(names, reference))
 
     def settings(
         self,
@@ -167,12 +173,14 @@ class Values(list[Value]):
             for model in (with_one if models is None else models)
         }
         label = label or axis_label(term(self.claim.id, first))
-        figures.compared_settings(groups, ax, label, self._reference(first, reference))
+        figures.compared_settings(groups, ax, label, self._reference(names, reference))
 
-    def _reference(self, name: str, given: float | None) -> float | None:
-        """What is given, else the margin of a value that is tested."""
-        is_tested = name in {test.value for test in self.claim.criterion.all_tests}
-        return self.claim.margin(name) if given is None and is_tested else given
+    def _reference(self, names: Mapping[str, str], given: float | None) -> float | None:
+        """What is given, else the one margin of the values that are tested, as the first is."""
+        tested = {test.value for test in self.claim.criterion.all_tests}
+        first, *margins = (self.claim.margin(x) if x in tested else None for x in names.values())
+        is_one = {first, *margins} <= {first, None}
+        return first if given is None and is_one else given
 
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
         """Values, lower and upper ends of one model's values, as `figures.response` draws them."""

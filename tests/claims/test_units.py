@@ -11,6 +11,20 @@ from helpers.measures.stats import over_images, share
 COSINE = {"limits": (-1, 1), "continuous": True}
 # claim/value -> how the mean over images was estimated when it was first published.
 ESTIMATORS = {
+    "nr1-artifacts/outlier_images": "share",
+    "nr1-artifacts/spearman": COSINE,
+    "nr1-artifacts/agreement": "share",
+    "nr1-artifacts/attention_share": {"limits": (0, 1), "continuous": True},
+    "nr1-artifacts/iou_top": {"limits": (0, 1)},
+    "nr1-artifacts/iou_top_penultimate": {"limits": (0, 1)},
+    "nr1-artifacts/iou": {"limits": (0, 1)},
+    "nr1-artifacts/iou_penultimate_large": {"limits": (0, 1)},
+    "nr2-model-size/outlier_tokens": {"limits": (0, 1), "counts": True},
+    "nr2-model-size/family_slope": {},
+    **{f"nr6-qkv-maps/{x}_low_iou": {"limits": (0, 1)} for x in "qkv"},
+    **{f"nr6-qkv-maps/{x}_high_iou": {"limits": (0, 1)} for x in "qkv"},
+    **{f"nr7-block-maps/{x}_ratio": {} for x in "qkv"},
+    "nr7-block-maps/onset_depth": {"limits": (0, 1), "counts": True},
     "nr3-redundancy/outlier_images": "share",
     **{f"so2-layer-norms/{x}": {} for x in ("early", "growth", "final_jump", "highest")},
     "so8-attention-entropy/entropy_share": {"limits": (0, 1), "continuous": True},
