@@ -183,24 +183,6 @@ def size_slope(
     return like(to_numpy(per_image) @ (away / (away @ away)), per_image)
 
 
-def over_larger(
-    outliers: tuple[Bool[Tensor, "image _"], Bool[Tensor, "image _"]],
-    norms: tuple[Float[Tensor, "image _"], Float[Tensor, "image _"]],
-    seed: int = 0,
-) -> Estimates:
-    """A smaller model against a larger one, paired (Fig. 4 of the reproduction of Darcet et al.).
-
-    "tokens_over_larger": the share of patches that are outliers, smaller minus larger, in points;
-    "norm_over_larger": mean patch norm of the smaller over that of the larger model.
-    """
-    smaller, larger = (100 * x.double().mean(1) for x in outliers)
-    means = torch.stack([x.double().mean(1) for x in norms], dim=1)
-    return {
-        "tokens_over_larger": over_images(smaller - larger, (-100, 100), counts=True),
-        "norm_over_larger": bootstrap(means, ratio_of_means, seed=seed),
-    }
-
-
 class Firing(NamedTuple):
     """A neuron at outliers and at the other patches of the same images.
 

@@ -23,7 +23,6 @@ from helpers.measures.outliers import (
     onset_ratio,
     outlier_images,
     outlier_shares,
-    over_larger,
     overlapping,
     placement,
     relative_norms,
@@ -230,29 +229,6 @@ def test_the_mean_is_the_slope_of_the_means():
     per_image = RNG_SIZES.random((30, 4))
     expected = np.polyfit(np.log10(SIZES), per_image.mean(0), 1)[0]
     assert size_slope(SIZES, per_image).mean() == pytest.approx(expected)
-
-
-def test_a_smaller_model_with_planted_outliers_and_longer_norms():
-    """One patch of ten in the smaller model, on a finer grid none in the larger; norms of three
-    times the length."""
-    few, none = (torch.zeros(2000, patches, dtype=torch.bool) for patches in (10, 40))
-    few[:, 3] = True
-    norms = torch.full((2000, 10), 6.0), torch.full((2000, 40), 2.0)
-    found = over_larger((few, none), norms)
-    assert values(found) == pytest.approx({"tokens_over_larger": 10, "norm_over_larger": 3})
-    assert found["tokens_over_larger"].low > 9
-    assert found["norm_over_larger"][:4] == pytest.approx((3, 3, 3, 2000))
-    back = values(over_larger((none, few), norms[::-1]))
-    assert back == pytest.approx({"tokens_over_larger": -10, "norm_over_larger": 1 / 3})
-
-
-def test_a_comparison_is_paired():
-    """What makes an image's norms long in both models does not widen the interval."""
-    scale = torch.from_numpy(RNG_SIZES.lognormal(3, 1, (50, 1)))
-    norms = scale * torch.ones(50, 4), 2 * scale * torch.ones(50, 9)
-    nothing = torch.zeros(50, 4, dtype=torch.bool), torch.zeros(50, 9, dtype=torch.bool)
-    ratio = over_larger(nothing, norms)["norm_over_larger"]
-    assert ratio[1:3] == pytest.approx((0.5, 0.5))
 
 
 def planted_of_activations(images=30, patches=25, at=8.0, elsewhere=0.5, seed=0):
