@@ -176,11 +176,11 @@ class Values(list[Value]):
         figures.compared_settings(groups, ax, label, self._reference(names, reference))
 
     def _reference(self, names: Mapping[str, str], given: float | None) -> float | None:
-        """What is given, else the one margin of the values that are tested, as the first is."""
+        """What is given, else the margin of the first value, unless another one has another."""
         tested = {test.value for test in self.claim.criterion.all_tests}
-        first, *margins = (self.claim.margin(x) if x in tested else None for x in names.values())
-        is_one = {first, *margins} <= {first, None}
-        return first if given is None and is_one else given
+        margins = [self.claim.margin(x) if x in tested else None for x in names.values()]
+        is_one = {*margins} <= {margins[0], None}
+        return margins[0] if given is None and is_one else given
 
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
         """Values, lower and upper ends of one model's values, as `figures.response` draws them."""
