@@ -276,9 +276,12 @@ def by_model(
 def maps_of(
     passes: Mapping[Hashable, Mapping[str, Captured]], key: str
 ) -> dict[str, dict[Hashable, Tensor]]:
-    """Model -> condition -> (image, patch row, patch column) of what was kept of the patches."""
+    """Model -> title of two lines -> (image, patch row, patch column) of what was kept of the
+    patches, in each condition.
+    """
+    what = key.replace("_", " ").removesuffix("s")
     return {
-        model: {name: c.layout.to_grid(c[key]) for name, c in own.items()}
+        model: {f"{what}\n{name}": c.layout.to_grid(c[key]) for name, c in own.items()}
         for model, own in by_model(passes).items()
     }
 

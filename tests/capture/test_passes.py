@@ -185,14 +185,14 @@ def test_conditions_by_model_and_their_maps():
     assert by_model(found) == expected and by_model({"plain": {}}) == {}
     norms, both = maps_of(found, "patch_norms"), last_maps(found)
     for model, own in expected.items():
-        assert [*norms[model]] == [*own]
+        assert [*norms[model]] == [f"patch norm\n{x}" for x in own]
         assert [*both[model]] == [f"{kind}\n{x}" for kind in ("norm", "attention") for x in own]
         for name, c in own.items():
             first = c.layout.prefix
             attention = c["cls_attention"][:, -1, :, first : first + 196].double().mean(1)
             shown = both[model][f"norm\n{name}"], both[model][f"attention\n{name}"]
             assert torch.equal(shown[0], c["patch_norms"].reshape(3, 14, 14))
-            assert torch.equal(norms[model][name], shown[0])
+            assert torch.equal(norms[model][f"patch norm\n{name}"], shown[0])
             assert (shown[1] - attention.reshape(3, 14, 14)).abs().max() < 1e-6
 
 
