@@ -175,6 +175,26 @@ class Values(list[Value]):
         label = label or axis_label(term(self.claim.id, first))
         figures.compared_settings(groups, ax, label, self._reference(names, reference))
 
+    def panels(
+        self,
+        *panels: Mapping[str, str],
+        labels: Sequence[str] = (),
+        models: Iterable[str] | None = None,
+    ) -> None:
+        """Draw `settings` below each other, nothing where no model has one of the values.
+
+        Args:
+            panels: each as in `settings`.
+            labels: of their axes; as in `settings` unless given.
+        """
+        drawn = [self.of(name, models) for names in panels for name in names.values()]
+        if not any(drawn):
+            return
+        height = 0.9 + 0.25 * max(map(len, drawn)) * len(drawn) / len(panels)
+        axes = figures.rows(len(panels), each=height)
+        for ax, names, label in zip(axes.flat, panels, labels or [""] * len(panels), strict=True):
+            self.settings(names, label, models, ax=ax)
+
     def _reference(self, names: Mapping[str, str], given: float | None) -> float | None:
         """What is given, else the margin of the first value, unless another one has another."""
         tested = {test.value for test in self.claim.criterion.all_tests}

@@ -187,14 +187,14 @@ def peaks(now: Largest, before: Largest) -> Estimates:
 def under_conditions(
     tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
 ) -> Estimates:
-    """`peaks` of "before" (_before) and "moved" (_after), and `reductions` of each named condition.
+    """`peaks` of "plain" (_before) and "moved" (_after), and `reductions` of each named condition.
 
     `names` are the ends of the names of the reductions.
     """
-    before = tops["before"]
+    before = tops["plain"]
     estimates = {
         f"{name}{end}": estimate
-        for condition, end in (("before", "_before"), ("moved", "_after"))
+        for condition, end in (("plain", "_before"), ("moved", "_after"))
         if condition in tops
         for name, estimate in peaks(tops[condition], before).items()
     }
@@ -205,10 +205,9 @@ def under_conditions(
     return estimates
 
 
-def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> Estimates:
-    """The attention on the outliers of an image, summed, mean over heads and images with one."""
-    on = mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
-    return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
+def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> PerImage:
+    """The attention on the outliers of an image, summed, mean over heads; nan without one."""
+    return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
 
 
 def medians(

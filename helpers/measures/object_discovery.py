@@ -166,23 +166,26 @@ def box_hits(
 
 
 def corloc_under(
-    found: Mapping[str, Mapping[str, OneBox]],
-    truth: TrueBoxes,
-    names: Mapping[str, str],
+    seen: Mapping[str, Mapping[str, OneBox]],
+    kinds: Sequence[str],
+    truth: TrueBoxes | None,
+    ends: Mapping[str, str],
 ) -> Estimates:
-    """CorLoc of several kinds of boxes under several conditions (kind -> condition), in per cent.
+    """CorLoc in per cent of several kinds of boxes under several conditions (condition -> kind).
 
-    corloc_whole, of a box around the whole picture; of each kind KIND and the end of a name; where
-    there is a condition "moved", also KIND_change, its paired difference from "before" in points,
-    and KIND_p, McNemar's p-value.
+    corloc_whole, of a box around the whole picture; of each kind KIND and the end of each
+    condition's names; under "moved" also KIND_change, its paired difference from "plain" in points,
+    and KIND_p, McNemar's p-value. Nothing where no true boxes are known.
     """
+    if truth is None:
+        return {}
     estimates = {"corloc_whole": over_images(whole_box_hits(truth, len(truth)), (0, 100))}
-    for kind, boxes in found.items():
-        right = {condition: corloc(own, truth) for condition, own in boxes.items()}
+    for kind in kinds:
+        right = {condition: corloc(boxes[kind], truth) for condition, boxes in seen.items()}
         for condition, own in right.items():
-            estimates[f"{kind}{names[condition]}"] = over_images(100.0 * own, (0, 100))
+            estimates[f"{kind}{ends[condition]}"] = over_images(100.0 * own, (0, 100))
         if "moved" in right:
-            pair = right["moved"], right["before"]
+            pair = right["moved"], right["plain"]
             estimates |= {f"{kind}_change": points(*pair), f"{kind}_p": mcnemar(*pair)}
     return estimates
 

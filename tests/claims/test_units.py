@@ -58,6 +58,8 @@ ESTIMATORS = {
     "de7-cls-convergence/penultimate_cosine": COSINE,
     "de7-cls-convergence/penultimate_cosine_centred": COSINE,
     "de7-cls-convergence/settled_depth": {"limits": (0, 1), "counts": True},
+    "tt3-attention-patterns/outlier_attention_before": {"limits": (0, 1), "continuous": True},
+    "tt3-attention-patterns/outlier_attention_after": {"limits": (0, 1), "continuous": True},
     **{f"tt2-removal-accuracy/max_norm_{x}": {} for x in ("baseline", "moved")},
 }
 
