@@ -137,11 +137,6 @@ def added_register(
     }
 
 
-def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage:
-    """By how much less a quantity moves with a register: `|change without| - |change with|`."""
-    return (without.abs() - with_one.abs()).round(decimals=decimals)
-
-
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)

@@ -47,6 +47,13 @@ ESTIMATORS = {
         f"so6-multi-register/{x}": {"limits": (0, 100)}
         for x in ("changed", "right_always", "right_never", "right_sometimes", "accuracy_8")
     },
+    **{
+        f"so7-patch-drop/{x}": {"limits": (0, 100)}
+        for x in ("accuracy_50", "accuracy_50_register_zero", "accuracy_without_zero")
+    },
+    "so7-patch-drop/accuracy_gain": {"limits": (-100, 100)},
+    "so7-patch-drop/accuracy_gain_remove": {"limits": (-100, 100)},
+    **{f"so7-patch-drop/{x}": {} for x in ("norm_change_50", "entropy_steadiness_zero")},
     "so10-similarity-by-depth/similarity_late": {"limits": (-1, 1), "continuous": True},
     "so10-similarity-by-depth/similarity_last": {"limits": (-1, 1), "continuous": True},
     "tt1-register-neurons/outlier_images": "share",

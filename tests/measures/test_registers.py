@@ -23,7 +23,6 @@ from helpers.measures.registers import (
     place_traits,
     register_ratio,
     register_use,
-    steadiness,
     tail_ratio,
     taken_over,
     trainings_over,
@@ -73,14 +72,6 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
     found = tail_ratio(plain, changed, seed=3)
     assert found[1:3] == pytest.approx(np.percentile(draws, (2.5, 97.5)), rel=0.06)
     assert tail_ratio(plain, changed) != found
-
-
-def test_planted_steadiness():
-    """The register halves the first change, undoes the second, turns the third round, makes the
-    fourth worse; the last differs by rounding."""
-    without = torch.tensor([4.0, -2.0, 3.0, 1.0, 0.004])
-    with_one = torch.tensor([2.0, 0.0, -3.0, -6.0, 0.0])
-    assert steadiness(without, with_one, 2).tolist() == [2, 2, 0, -5, 0]
 
 
 def test_use_of_registers_most_attended_first():
