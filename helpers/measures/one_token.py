@@ -50,13 +50,15 @@ class PatchTokens:
         """Some of the tokens of each image."""
         return self._each(lambda x: x[:, part])
 
-    def beside(self, other: "PatchTokens") -> "PatchTokens":
-        """These tokens and those of `other` of the same images."""
-        pixels = None
-        if self.pixels is not None and other.pixels is not None:
-            pixels = torch.cat([self.pixels, other.pixels], dim=1)
-        positions = torch.cat([self.positions, other.positions], dim=1)
-        return PatchTokens(positions, torch.cat([self.tokens, other.tokens], dim=1), pixels)
+    def beside(self, *others: "PatchTokens") -> "PatchTokens":
+        """These tokens and those of `others` of the same images."""
+        parts = self, *others
+        pixels = [x.pixels for x in parts]
+        return PatchTokens(
+            torch.cat([x.positions for x in parts], dim=1),
+            torch.cat([x.tokens for x in parts], dim=1),
+            None if any(x is None for x in pixels) else torch.cat(pixels, dim=1),
+        )
 
     def outside(self, mask: PatchMask) -> "PatchTokens":
         """Without the tokens of patches in `mask`, whose position becomes -1."""

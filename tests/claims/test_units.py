@@ -39,6 +39,8 @@ ESTIMATORS = {
     "xx1-controls/register_ratio": {},
     "xx1-controls/attention_share": {"limits": (0, 1), "continuous": True},
     "xx1-controls/register_attention": {"limits": (0, 1), "continuous": True},
+    "so4-linear-probes/position_outlier": {},
+    "so4-linear-probes/rgb_normal": {},
     **{
         f"so6-multi-register/gain_{x}": {"limits": (-100, 100)}
         for x in ("one", "more", "one_zeros", "one_mean", "one_normal")
