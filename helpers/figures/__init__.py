@@ -25,7 +25,12 @@ from helpers.figures.curves import (
     trainings,
 )
 from helpers.figures.data import drawn
-from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
+from helpers.figures.distributions import (
+    norm_histogram,
+    norm_histograms,
+    onset_histogram,
+    similarity_densities,
+)
 from helpers.figures.maps import (
     block_maps,
     block_strips,

@@ -20,6 +20,8 @@ from helpers.figures.style import (
     log_axis,
     many,
     one,
+    rows,
+    write,
 )
 from helpers.names import shortened
 
@@ -57,6 +59,15 @@ def norm_histogram(
     threshold = [key(label, **REFERENCE)] if thresholds else []
     add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
     return ax
+
+
+def norm_histograms(norms: Mapping[str, Mapping[str, ArrayLike]]) -> np.ndarray:
+    """`norm_histogram`, a panel a model with its name: model -> name -> patch norms."""
+    axes = rows(len(norms), each=2.6)
+    for ax, (model, several) in zip(axes.flat, norms.items(), strict=True):
+        norm_histogram(several, ax=ax)
+        write(ax.yaxis.label, f"{model}, patch tokens per bin (%)")
+    return axes
 
 
 def similarity_densities(

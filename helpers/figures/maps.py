@@ -199,14 +199,14 @@ def found_boxes(
 
 def box_rows(
     images: Sequence,
-    truth: Sequence[ArrayLike],
+    truth: Sequence[ArrayLike] | None,
     found: Mapping[str, Mapping[str, ArrayLike]],
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
     """`found_boxes` of the same images for several models, one model a row, with one legend below.
 
     Args:
-        images, truth: one an image, as in `found_boxes`; no truth is empty.
+        images, truth: one an image, as in `found_boxes`; None where none is known.
         found: model -> name -> (image, 4).
         axes: (model, image).
     """
@@ -214,7 +214,8 @@ def box_rows(
     for line, (model, own) in zip(axes, found.items(), strict=True):
         for i, ax in enumerate(line):
             boxes = {name: several[i] for name, several in own.items()}
-            found_boxes(images[i], truth[i], boxes, ax, legend=model == [*found][-1])
+            true = () if truth is None else truth[i]
+            found_boxes(images[i], true, boxes, ax, legend=model == [*found][-1])
         name_beside(line[0], model)
     return axes
 

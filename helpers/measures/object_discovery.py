@@ -190,17 +190,6 @@ def corloc_under(
     return estimates
 
 
-def corloc_sweep(
-    name: str, hits: Float[Tensor, "image bias k"], biases: Sequence[float], ks: Sequence[int]
-) -> Estimates:
-    """CorLoc of the `box_hits` of a `lost_box_sweep`, in per cent: 'NAME_biasB_kK' -> estimate."""
-    return {
-        f"{name}_bias{bias:g}_k{k}": over_images(hits[:, i, j], (0, 100))
-        for i, bias in enumerate(biases)
-        for j, k in enumerate(ks)
-    }
-
-
 def whole_box_hits(truth: TrueBoxes | None, images: int) -> PerImage:
     """`box_hits` of a box around the whole picture: what a method reaches by finding nothing."""
     return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)

@@ -33,7 +33,6 @@ from helpers.measures.one_token import (
     PatchTokens,
     answers_of_tokens,
     constant_errors,
-    pixel_errors,
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
@@ -44,7 +43,6 @@ from helpers.measures.stats import (
     bootstrap,
     over_images,
     over_seeds,
-    ratio_of_means,
     share,
 )
 
@@ -110,31 +108,6 @@ def tail_ratio(
         return norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0])
 
     return bootstrap(torch.stack([without, with_register], dim=1), ratio, 400, seed=seed)
-
-
-def added_register(
-    norms: tuple[PerPatch, PerPatch],
-    hits: tuple[PerImage, PerImage],
-    register: PerImage,
-    tokens: tuple[Tokens, Tokens, Float[Tensor, "image token values"]],
-    end: str = "",
-    seed: int = 0,
-    device: Any = None,
-) -> Estimates:
-    """What one untrained register does (SORTS, section 7.5), paired image by image.
-
-    `norms` and `hits` of LOST, in %, are without and with it; `tokens` are as in `pixel_errors`.
-    "tail_ratio"; "register_norm", over the median patch; "corloc" with `end` and "_register", in %;
-    "corloc_gain", in points; "reconstruction_ratio", pixel error with over without.
-    """
-    errors = pixel_errors(*tokens, device)
-    return {
-        f"tail_ratio{end}": tail_ratio(*norms, seed=seed),
-        f"register_norm{end}": over_images(register / norms[1].median()),
-        f"corloc{end}_register": over_images(hits[1], (0, 100)),
-        f"corloc_gain{end}": over_images(hits[1] - hits[0], (-100, 100)),
-        f"reconstruction_ratio{end}": bootstrap(errors, ratio_of_means, seed=seed),
-    }
 
 
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:

@@ -42,6 +42,18 @@ ESTIMATORS = {
     "so4-linear-probes/position_outlier": {},
     "so4-linear-probes/rgb_normal": {},
     **{
+        f"so5-register-ablation/{x}": {"limits": (0, 1), "continuous": True}
+        for x in ("patches_in_boxes", "attention_in_boxes", "attention_in_boxes_register")
+    },
+    **{
+        f"so5-register-ablation/corloc{x}": {"limits": (0, 100)}
+        for x in ("", "_whole", "_register", "_zeros_register", "_normal_register")
+    },
+    "so5-register-ablation/corloc_with_bias-0.5_k100": {"limits": (0, 100)},
+    "so5-register-ablation/corloc_gain": {"limits": (-100, 100)},
+    "so5-register-ablation/corloc_gain_mean": {"limits": (-100, 100)},
+    **{f"so5-register-ablation/{x}": {} for x in ("register_norm", "mean_norm", "highest")},
+    **{
         f"so6-multi-register/gain_{x}": {"limits": (-100, 100)}
         for x in ("one", "more", "one_zeros", "one_mean", "one_normal")
     },

@@ -592,6 +592,8 @@ def test_a_reference_empty_groups_and_ticks():
     assert names(ax)[1] == "outlier patches (n = 0)" and sum(shown(ax)["steps"][1]["heights"]) == 0
     ax = figures.norm_histogram({"constant": np.full((2, 9), 7.0)}, {}, plt.subplots()[1])
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
+    both = figures.norm_histograms({LONG[0]: {"with": [1.0, 2.0]}, "b": {"with": [3.0]}})
+    assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
     ax = figures.size_prevalence([], {"a-model": "no network"}, plt.subplots()[1])
     assert names(ax) == ["models not run: 1"]
     ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
