@@ -113,10 +113,10 @@ class Values(list[Value]):
 
         Args:
             names: of values that are tested.
-            models: unless given, those that have the value.
+            models: of which those that have the value are drawn; all unless given.
             called: as in `of`.
         """
-        drawn = {name: self.of(name, models, called) for name in names}
+        drawn = {x: [y for y in self.of(x, models, called) if y is not None] for x in names}
         if not any(drawn.values()):
             return
         axes = figures.rows(len(names), each=0.9 + 0.25 * max(map(len, drawn.values())))
