@@ -85,16 +85,6 @@ def held_out_answers(
     return right_classes(probe(features[learnt:]), labels[learnt:])
 
 
-def head_answers(
-    features: Vectors,
-    head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
-    labels: Labels,
-) -> PerImage:
-    """100 where a head (weight, bias) trained elsewhere names the class of the image, else 0."""
-    weight, bias = head
-    return right_classes(features.float() @ weight.T + bias, labels)
-
-
 def answers_of_tokens(
     outlier: PatchTokens,
     normal: PatchTokens,
@@ -232,39 +222,6 @@ def read_pairs(
     return {"": read_patches(both, on, learn, grid, **how), "_own": own[0] | own[1]}
 
 
-def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> Estimates:
-    """The means of each kind's `Reading`, and gaps between "normal" and "outlier".
-
-    "r2_KIND" is the share of the variance of the coordinates that their regression explains, below
-    zero where the mean is better. Gaps are positive where an outlier tells less.
-    """
-    estimates = {}
-    for kind, r in readings.items():
-        estimates |= {
-            f"top1_{kind}": over_images(r.top1, (0, 100)),
-            f"skill_{kind}": over_images(r.skill, (-100, 100)),
-            f"distance_{kind}": over_images(r.distance),
-            f"distance_skill_{kind}": over_images(r.distance_skill),
-            f"r2_{kind}": bootstrap(
-                torch.stack([r.square, r.variance], dim=1), _explained, seed=seed
-            ),
-            f"error_{kind}": over_images(r.error),
-        }
-    normal, outlier = readings["normal"], readings["outlier"]
-    return estimates | {
-        "top1_gap": over_images(normal.top1 - outlier.top1, (-100, 100)),
-        "skill_gap": over_images(normal.skill - outlier.skill, (-200, 200)),
-        "distance_gap": over_images(outlier.distance - normal.distance),
-        "distance_skill_gap": over_images(normal.distance_skill - outlier.distance_skill),
-    }
-
-
-def error_ratio(readings: Mapping[str, Reading], seed: int = 0) -> Estimate:
-    """Pixel error of "outlier" over that of "normal" tokens, paired over images."""
-    errors = torch.stack([readings[kind].error for kind in ("outlier", "normal")], dim=1)
-    return bootstrap(errors, ratio_of_means, seed=seed)
-
-
 def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:
     """The mean of each colour channel over a patch, whose pixels are given channel by channel."""
     return pixels.unflatten(-1, (3, -1)).mean(-1)
@@ -387,10 +344,13 @@ def _mean_errors(
     return torch.stack(errors, dim=1)
 
 
-def _explained(rows: np.ndarray) -> float:
-    """One minus the mean of the first column over that of the second."""
+def explained(rows: Float[np.ndarray, "image 2"]) -> float:
+    """One minus the mean of the first column over that of the second: of squared errors R squared.
+
+    For `bootstrap`; below zero where the first errors are larger.
+    """
     return 1 - ratio_of_means(rows)
 
 
 def _percent_explained(rows: np.ndarray) -> float:
-    return 100 * _explained(rows)
+    return 100 * explained(rows)

@@ -4,7 +4,6 @@ other."""
 import numpy as np
 import pytest
 import torch
-from by_hand import counts, values
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -12,15 +11,13 @@ from sklearn.preprocessing import StandardScaler
 
 from helpers.measures.one_token import (
     PatchTokens,
-    Reading,
     answers_of_tokens,
     constant_errors,
-    error_ratio,
+    explained,
     held_out_answers,
     pixel_errors,
     read_patches,
     read_shares,
-    reading_estimates,
     regression_errors,
     unexplained,
 )
@@ -169,38 +166,8 @@ def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     np.testing.assert_allclose(found.error, expected[1], rtol=1e-5)
 
 
-def reading(*numbers):
-    return Reading(*(torch.tensor([x] * 8 + [torch.nan]) for x in numbers))
-
-
-def test_gaps_are_positive_where_an_outlier_tells_less():
-    # top1, chance, distance, constant, square, variance, error
-    outlier = reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0)
-    normal = reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0)
-    readings = {"outlier": outlier, "normal": normal}
-    estimates = reading_estimates(readings)
-    assert values(estimates) == {
-        "top1_outlier": 100,
-        "skill_outlier": 20,
-        "distance_outlier": 3,
-        "distance_skill_outlier": 0.5,
-        "r2_outlier": -0.125,
-        "error_outlier": 4,
-        "top1_normal": 100,
-        "skill_normal": 100,
-        "distance_normal": 1,
-        "distance_skill_normal": 5,
-        "r2_normal": 0.75,
-        "error_normal": 2,
-        "top1_gap": 0,
-        "skill_gap": 80,
-        "distance_gap": 2,
-        "distance_skill_gap": 4.5,
-    }
-    assert counts(estimates) == {8}
-    assert estimates["top1_outlier"].high == 100 and estimates["skill_gap"].high <= 200
-    ratio = error_ratio(readings)
-    assert (ratio.value, ratio.n) == (2, 8)
+def test_what_is_explained_is_one_minus_the_ratio_of_mean_errors():
+    assert explained(np.array([[9.0, 8.0], [1.0, 12.0]])) == 0.5
 
 
 GRID_PATCH_REGRESSION = (3, 5)
