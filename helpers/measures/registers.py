@@ -36,7 +36,13 @@ from helpers.measures.one_token import (
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
-from helpers.measures.probes import Probe, fit_classifier, fit_regression, right_classes
+from helpers.measures.probes import (
+    Probe,
+    Schedule,
+    fit_classifier,
+    fit_regression,
+    right_classes,
+)
 from helpers.measures.stats import (
     Estimate,
     Estimates,
@@ -49,9 +55,10 @@ from helpers.measures.stats import (
 # Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et
 # al., Table 5).
 HEADS = {
-    "cls_mean": ("cls", "patch_mean"),
-    "cls_mean_registers": ("cls", "patch_mean", "registers"),
-    "mean_registers": ("patch_mean", "registers"),
+    "top1_cls_mean": ("cls", "patch_mean"),
+    "top1_cls_mean_registers": ("cls", "patch_mean", "registers"),
+    "top1_mean_registers": ("patch_mean", "registers"),
+    "top1": ("cls", "patch_mean"),  # the published one, which is not trained here
 }
 
 LOADED = 3  # times the median patch norm of the image: a register above it carries a load
@@ -63,25 +70,28 @@ def head_features(pooled: Mapping[str, Tensor], head: str) -> Vectors:
     return torch.cat([pooled[part].flatten(1) for part in HEADS[head]], dim=1)
 
 
-def fit_heads(pooled: Mapping[str, Tensor], labels: Labels, **how: Any) -> dict[str, Probe]:
+def fit_heads(
+    pooled: Mapping[str, Tensor],
+    labels: Labels,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    device: Any = None,
+) -> dict[str, Probe]:
     """A classifier of images for each head, without registers the first alone.
 
     Args:
         pooled: cls (image, width), patch_mean (image, width) and registers (image, register,
             width).
         labels: of the images.
-        how: schedule, seed and device, as in `fit_classifier`.
+        schedule, seed, device: as in `fit_classifier`.
     """
-    heads = [
-        head
-        for head, parts in HEADS.items()
-        if pooled["registers"].shape[1] or "registers" not in parts
-    ]
-    return {head: fit_classifier(head_features(pooled, head), labels, **how) for head in heads}
+    trained = [*HEADS][: 3 if pooled["registers"].shape[1] else 1]
+    how = {"schedule": schedule, "seed": seed, "device": device}
+    return {head: fit_classifier(head_features(pooled, head), labels, **how) for head in trained}
 
 
 def answers_of_heads(
-    heads: Mapping[str, Probe], pooled: Mapping[str, Tensor], labels: Labels
+    heads: Mapping[str, Callable], pooled: Mapping[str, Tensor], labels: Labels
 ) -> dict[str, PerImage]:
     """Head -> 100 where it names the class of an image, else 0."""
     return {

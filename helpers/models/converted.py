@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from jaxtyping import Float
 from timm.data import (
     IMAGENET_DEFAULT_MEAN,
     IMAGENET_DEFAULT_STD,
@@ -265,8 +264,8 @@ def _weights(name: str) -> dict[str, Tensor]:
     return {key: value for file in files for key, value in saved_in(file).items()}
 
 
-def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor, " class"]]:
-    """Weight and bias of the linear classifier that was published with DINOv2.
+def published_head(name: str) -> nn.Linear:
+    """The linear classifier that was published with DINOv2.
 
     It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm. Raises
     ModelUnavailable where it cannot be had here.
@@ -279,7 +278,10 @@ def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor
         state = _weights(name)
     if "classifier.weight" not in state:
         raise ValueError(f"'{name}' has no linear classifier; give a dinov2-...-1-layer")
-    return state["classifier.weight"].float(), state["classifier.bias"].float()
+    weight, bias = (state[f"classifier.{part}"].float() for part in ("weight", "bias"))
+    head = nn.Linear(*weight.T.shape).requires_grad_(False)
+    head.load_state_dict({"weight": weight, "bias": bias})
+    return head
 
 
 def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
