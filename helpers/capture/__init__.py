@@ -85,7 +85,6 @@ from helpers.capture.studies import (
     Study,
     classifiers_of,
     moved_outliers,
-    moved_study,
     probe_study,
     searched_neurons,
     takeover_of,

@@ -217,31 +217,6 @@ def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
 
 
 @either
-def moved_study(
-    lab: Lab,
-    train: Any,
-    images: Any,
-    n_neurons: int,
-    by_model: Sequence[str] = (),
-    *,
-    rule: str,
-    layer: int,
-    top_layer: int,
-    top_k: int,
-    most: int = 0,
-    sparsity: bool = False,
-) -> Study:
-    """Probes and patch norms before and after a data set's own register neurons were moved, which
-    are found on the first `n_neurons` training images as in `searched_neurons`.
-    """
-    search = Search(rule, layer, top_layer, top_k, by_model, sparsity)
-    found = searched_neurons(lab, train[:n_neurons], search, most=most, matched=False)
-    states = {"before": nullcontext, "after": neuron_conditions(found.moved)["moved"]}
-    study = probe_study(lab, train, images, states, [PatchNorms()])
-    return replace(study, neurons=found.neurons, moved=found.moved, at=found.at)
-
-
-@either
 def test_time_study(
     lab: Lab,
     images: Any,

@@ -241,6 +241,8 @@ def panels(
         labels: one a row, such as the model, written beside the first picture.
         aspect: of a map; "auto" fills the panel.
     """
+    if not images:
+        return np.array([])
     across, norms = len(images[0]), set(norms)
     axes = np.asarray(many(axes, len(images) * across, across, each=1.8)).reshape(len(images), -1)
     for row, pictures in zip(axes, images, strict=True):

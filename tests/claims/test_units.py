@@ -96,6 +96,8 @@ ESTIMATORS = {
     "de7-cls-convergence/settled_depth": {"limits": (0, 1), "counts": True},
     "tt3-attention-patterns/outlier_attention_before": {"limits": (0, 1), "continuous": True},
     "tt3-attention-patterns/outlier_attention_after": {"limits": (0, 1), "continuous": True},
+    "tt4-domains/outlier_images_scenes": "share",
+    **{f"tt4-domains/max_norm_{x}": {} for x in (1, 2, 10)},
     **{f"tt2-removal-accuracy/max_norm_{x}": {} for x in ("baseline", "moved")},
 }
 
