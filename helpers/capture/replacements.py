@@ -150,7 +150,7 @@ def replaced_study(
         own = {condition: kept[name] for condition, kept in after.items()}
         estimates[name] |= replacement_costs(
             {x: heads.correct(name, kept, images) > 0 for x, kept in own.items()},
-            {x: heads.scores(name, kept) for x, kept in own.items()},
+            {x: heads.scores(name, kept, images) for x, kept in own.items()},
             {
                 x: probe(kept["other_patches"]).argmax(-1) == labels
                 for x, kept in own.items()
