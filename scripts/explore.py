@@ -23,14 +23,14 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from helpers.book.explore import dequantise
-from helpers.capture import capture_conditions, capture_each, register_neurons_of
+from helpers.capture import Lab, register_neurons_of
 from helpers.capture import reducers as keep
 from helpers.claims import load_registry
 from helpers.claims.claim import Claim
 from helpers.claims.values import verdict_on
 from helpers.files import write_text
 from helpers.images import Images, load_images
-from helpers.interventions import neuron_conditions, rolled_content, test_time_registers
+from helpers.interventions import neuron_conditions, test_time_registers
 from helpers.measures.norms import outliers, threshold
 from helpers.measures.outliers import PRESENT, after_rolling, under_rule
 from helpers.measures.similarity import neighbour_cosine
@@ -75,12 +75,13 @@ def patches(model: str, **options: Any) -> dict[str, Any]:
     block) the number of patches above three medians before.
     """
     photographs, others = shown(load_backbone(model).image_size)
-    neurons, _ = register_neurons_of([model], others, top_k=1, **options)
+    lab = Lab([model], **options)
+    neurons = register_neurons_of(lab, others, top_k=1)
     conditions = {"before": nullcontext, **neuron_conditions(neurons)}
     conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
     states = {state: conditions[state] for state in STATES}
     reducers = [keep.PatchNorms(), keep.ClsAttention("all")]
-    passes, _ = capture_conditions([model], photographs, reducers, states, whole=True, **options)
+    passes = lab.passes(photographs, reducers, states, whole=True)
     captured = {state: own[model] for state, own in passes.items() if own}
     norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
@@ -107,7 +108,7 @@ def maps(model: str, **options: Any) -> dict[str, Any]:
     """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
     photographs, _ = shown(load_backbone(model).image_size)
     reducers = [keep.PatchNorms(-1), keep.ClsAttention(-1)]
-    c = capture_each([model], photographs, reducers, whole=True, **options)[0][model]
+    c = Lab([model], **options).capture(photographs, reducers, whole=True)[model]
     return {
         "model": model,
         "grid": list(c.layout.grid),
@@ -141,9 +142,9 @@ def thresholds(
         keep.OnPatches("similarity_8", eight),
         keep.OnPatches("similarity_final_8", eight, at=-1),
     ]
-    states = {"as it is": nullcontext, "rolled": rolled_content}
-    passes, _ = capture_conditions([model], images, reducers, states, **options)
-    plain, rolled = (captured[model] for captured in passes.values())
+    lab = Lab([model], **options)
+    states = ["plain", "rolled"]
+    ((_, plain, rolled),) = lab.passes(images, reducers, states).each(*states)
     norms, last = plain["patch_norms"], plain["patch_norms"][:, -1]
     attention = plain.patches("cls_attention")
     similarities = {end: plain[f"similarity{end}"].flatten(1) for end in ("", "_8", "_final_8")}
@@ -160,8 +161,7 @@ def thresholds(
             | {"parameters": plain.parameters}
         )
     photographs, _ = shown(plain.image_size)
-    norms_alone = [keep.PatchNorms(-1)]
-    seen = capture_each([model], photographs, norms_alone, whole=True, **options)[0][model]
+    seen = lab.capture(photographs, [keep.PatchNorms(-1)], whole=True)[model]
     of_photographs = seen["patch_norms"].double().numpy()
     passed = (of_photographs[..., None] > limits).sum(-1).tolist()
     median = float(np.median(last))

@@ -15,14 +15,13 @@ from helpers.capture import (
     Captured,
     ClsAttention,
     Feature,
+    Lab,
     OnPatches,
     Output,
     PatchNorms,
     TokenNorms,
     by_model,
     capture,
-    capture_conditions,
-    capture_each,
     lab,
     last_maps,
     maps_of,
@@ -71,8 +70,8 @@ def test_conditions_of_several_models(loaded):
     model out of a condition."""
     names, images = ["control-registers", "gone", "control-clean"], load_images("scenes", 3, 0)
     of = {"control-registers": [TokenNorms(-1), Output()], "control-clean": [PatchNorms()]}
-    options = {"image_size": 70, "batch_size": 2}
-    found, not_run = capture_conditions(names, images, of.get, CONDITIONS, **options)
+    laboratory = Lab(names, image_size=70, batch_size=2)
+    found, not_run = laboratory.passes(images, of.get, CONDITIONS), laboratory.not_run
     both = ["control-registers", "control-clean"]
     assert [backbone.name for backbone in loaded] == both  # each once
     assert not_run == {"gone": GONE}
@@ -101,8 +100,8 @@ def test_conditions_share_pixels_that_fit(monkeypatch, fitting, reads):
     monkeypatch.setattr(lab, "PIXELS", fitting * 4 * 3 * 64 * 64)
     shown = {"both": watched, "registers": watched, "alone": images}
     conditions = {"both": nullcontext, "registers": two_more, "alone": nullcontext}
-    options = {"image_size": 64, "batch_size": 3}
-    found, _ = capture_conditions(["control-content"], shown, pixels, conditions, **options)
+    laboratory = Lab(["control-content"], image_size=64, batch_size=3)
+    found = laboratory.passes(shown, pixels, conditions)
     assert sorted(read) == sorted([*range(4)] * reads)
     both, alone = (found[name]["control-content"]["patch_norms"] for name in ("both", "alone"))
     assert torch.equal(both, alone)
@@ -112,18 +111,18 @@ def test_models_that_cannot_be_had(loaded):
     images, norms = load_images("scenes", 1, 0), [PatchNorms(-1)]
     for names, reason in ((["gone"], GONE), ([], "no model")):
         with pytest.raises(ModelUnavailable, match=reason):
-            capture_each(names, images, norms)
+            Lab(names).capture(images, norms)
 
 
-@pytest.mark.parametrize("image_size", [None, 64])
+@pytest.mark.parametrize("image_size", [0, 64])
 def test_the_whole_of_an_image(image_size):
     """A frame at the edge of an oblong picture reaches every border patch, and only those, where
     nothing is cropped away."""
     picture = np.zeros((100, 300, 3), dtype=np.uint8)
     picture[5:-5, 15:-15] = 255
     pick = [OnPatches("colour", lambda grid: grid, at="embedding")]
-    shown = ["control-clean"], [Image.fromarray(picture)], pick
-    both = (capture_each(*shown, image_size=image_size, whole=x)[0] for x in (True, False))
+    shown, laboratory = [Image.fromarray(picture)], Lab(["control-clean"], image_size=image_size)
+    both = (laboratory.capture(shown, pick, whole=x) for x in (True, False))
     whole, cropped = (own["control-clean"]["colour"][0] for own in both)
     inner = whole[1:-1, 1:-1].flatten(0, 1)
     torch.testing.assert_close(inner, inner.narrow(0, 0, 1).expand_as(inner))
@@ -137,25 +136,26 @@ def test_conditions_with_images_and_reducers_of_their_own():
     images, name = load_images("scenes", 3), "control-content"
     shown = {"as they are": images, "flipped": images.changed("flipped")}
     reducers = {"as they are": [PatchNorms(-1)], "flipped": lambda model: [Feature()]}
-    conditions = dict.fromkeys(shown, nullcontext)
-    passes, _ = capture_conditions([name], shown, reducers, conditions)
+    passes = Lab([name]).passes(shown, reducers)
     for condition, key in {"as they are": "patch_norms", "flipped": "feature"}.items():
-        own, _ = capture_each([name], shown[condition], [PatchNorms(-1), Feature()])
+        own = Lab([name]).capture(shown[condition], [PatchNorms(-1), Feature()])
         assert [*passes[condition][name].tensors] == [key]
         assert torch.equal(passes[condition][name][key], own[name][key])
 
 
 def test_what_is_read_takes_the_place_of_what_was_kept():
     images, models = load_images("scenes", 3), ["control-content", "control-clean"]
-    kept, _ = capture_each(models, images, [PatchNorms(-1)])
-    read, _ = capture_each(models, images, [PatchNorms(-1)], read=lambda c: c["patch_norms"].sum())
+    reducers, laboratory = [PatchNorms(-1)], Lab(models)
+    kept = laboratory.capture(images, reducers)
+    passes = laboratory.passes(images, reducers, ["plain"], read=lambda c: c["patch_norms"].sum())
+    read = passes["plain"]
     assert read == {model: c["patch_norms"].sum() for model, c in kept.items()}
 
 
 def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
     reducers = [TokenNorms(), PatchNorms(), ClsAttention("all", "all")]
     names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
-    captured, _ = capture_each(names, images, reducers, intervention=two_more)
+    captured = Lab(names).passes(images, reducers, {"": two_more})[""]
     for model, c in captured.items():
         assert torch.equal(c.patches("token_norms"), c["patch_norms"])
         assert c.patches("cls_attention").shape[-1] == c.layout.patches
@@ -176,7 +176,7 @@ def test_conditions_by_model_and_their_maps():
     names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
     reducers = [TokenNorms(), PatchNorms(-1), ClsAttention("all", "all")]
     more = where_given({names[0]: 2}, appended_registers)
-    found, _ = capture_conditions(names, images, reducers, {"plain": nullcontext, "more": more})
+    found = Lab(names).passes(images, reducers, {"plain": nullcontext, "more": more})
     more, plain = found["more"][names[0]], found["plain"]
     assert torch.equal(more.appended("token_norms"), more["token_norms"][:, -1, -2:])
     assert torch.equal(more.appended("token_norms", 0), more["token_norms"][:, 0, -2:])

@@ -14,7 +14,7 @@ from helpers.claims.claim import Claim, Paper
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
 from helpers.claims.notebook import MIME
 from helpers.claims.result import Result, judge
-from helpers.claims.values import verdict_on
+from helpers.claims.values import Values, verdict_on
 from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import over_images, share
 
@@ -321,7 +321,7 @@ def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
     two = claim.criterion.tests[:2]  # auc and auc_matched
     claim = replace(claim, criterion=replace(claim.criterion, tests=two))
-    values = claim.values("scenes")
+    values = Values(claim, "scenes")
     values.add("m", {"outlier_images": Estimate(1.0, 1.0, 1.0, 64)})
     values.add(
         "m", {"auc": Estimate(0.9, 0.8, 0.95, 64), "auc_matched": Estimate(0.8, 0.7, 0.9, 64)}
@@ -346,7 +346,7 @@ def test_calibration_judges_each_control_alone(registry):
     claim = registry["nr2-model-size"]
 
     def result(*shares):
-        values = claim.values("scenes")
+        values = Values(claim, "scenes")
         for model, measured in zip(CONTROLS, shares, strict=True):
             values.add(model, {"parameters": 3e5, "outlier_images": measured})
         return judge(claim, values)
@@ -376,7 +376,7 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
     card = claim._repr_markdown_()
     assert claim.statement in card and claim.headline in card and str(claim.criterion) in card
     named = {test.value: Estimate(1, 0.9, 1.1, 8) for test in claim.criterion.tests}
-    values = claim.values("scenes")
+    values = Values(claim, "scenes")
     values.add("a|b", named)
     result = judge(claim, values, not_run={"g": "gated"})
     shown = result._repr_markdown_()
@@ -414,7 +414,7 @@ def test_few_images_have_no_interval_and_decide_nothing(n, estimate):
 
 
 def test_one_image_has_no_interval_whoever_estimated_it():
-    values = claim_with(tests=[("iou", ">", 0.3)]).values("scenes")
+    values = Values(claim_with(tests=[("iou", ">", 0.3)]), "scenes")
     values.add(
         "m", {"iou": Estimate(1.0, 1.0, 1.0, 1), "other": Estimate(1.0, 0.8, 1.0, 9), "plain": 1.0}
     )

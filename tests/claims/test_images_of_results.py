@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from helpers.capture import Lab
 from helpers.claims import load_registry, values
 from helpers.claims.project import Project
 from helpers.claims.result import IMAGES_SUFFIX
@@ -47,13 +48,14 @@ def test_pictures_are_those_of_the_one_set_that_fits(tmp_path):
 
 
 def test_a_notebook_writes_them_where_its_run_asks(tmp_path, monkeypatch):
-    found = load_registry()["nr1-artifacts"].values("scenes")
+    found = values.Values(load_registry()["nr1-artifacts"], "scenes")
     found.add("m", {"outlier_images": share(ROW > 0.5), "plain": 1.0})
-    found.judge({}, [SCENES])
+    found.judge(Lab([], sets=[SCENES]))
     monkeypatch.setenv(values.FOLDER, str(tmp_path))
-    found.judge({}, [SCENES])
+    found.judge(Lab([], sets=[SCENES]))
     assert len(pd.read_parquet(tmp_path / values.NAME)) == 20
-    load_registry()["nr1-artifacts"].values("x").judge({}, [], {"m": "no network"})
+    empty = values.Values(load_registry()["nr1-artifacts"], "x")
+    empty.judge(Lab([], not_run={"m": "no network"}))
     assert pd.read_parquet(tmp_path / values.NAME).empty
 
 

@@ -3,12 +3,13 @@ sources."""
 
 from collections import namedtuple
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
+from helpers.capture import Lab
 from helpers.claims import Value, load_registry
 from helpers.claims.values import Values
+from helpers.images import load_images
 
 Estimate = namedtuple("Estimate", "value low high n")
 
@@ -23,24 +24,12 @@ def claim():
 @pytest.fixture
 def values(claim):
     """Two models, one with a curve of three points."""
-    values = claim.values("scenes")
+    values = Values(claim, "scenes")
     values.add("a", {"auc": Estimate(0.8, 0.7, 0.9, 64), "registers": 4})
     values.add(
         "b", {f"auc_{x}": Estimate(x / 10, x / 10 - 0.05, x / 10 + 0.05, 64) for x in (1, 2, 3)}
     )
     return values
-
-
-class Images(SimpleNamespace):
-    def describe(self):
-        return {"name": self.name, "digest": self.digest}
-
-
-def captured(**sources):
-    return {
-        model: SimpleNamespace(source={"name": model, "weights_hash": digest})
-        for model, digest in sources.items()
-    }
 
 
 def test_values_are_added_in_order(claim, values):
@@ -80,15 +69,16 @@ def test_a_curve_has_its_values_and_both_ends(values):
 
 
 def test_the_verdict_has_every_source_once(claim):
-    values = claim.values("scenes")
+    values = Values(claim, "scenes")
     for model, auc in (("a", 0.9), ("b", 0.2)):
         estimate = Estimate(auc, auc - 0.05, auc + 0.05, 64)
         values.add(model, {"outlier_images": Estimate(0.5, 0.4, 0.6, 64), "auc": estimate})
         values.add(model, {"auc_matched": estimate})
-    measured, learnt = Images(name="scenes", digest="1"), Images(name="scenes", digest="2")
-    passes, not_run = captured(a="f0", b="f1"), {"giant": "no network"}
-    result = values.judge(passes, [measured, learnt, measured], not_run)
+    measured, learnt = (load_images("scenes", 2, seed) for seed in (0, 1))
+    sources = {model: {"name": model, "weights_hash": f"f{model}"} for model in "ab"}
+    not_run = {"giant": "no network"}
+    sets = [measured, learnt, measured]
+    result = values.judge(Lab(["a", "b"], sources=sources, sets=sets, not_run=not_run))
     assert result.models == {"a": "supported", "b": "refuted"} and result.verdict == "refuted"
-    sources = [one.source for one in passes.values()]
-    assert result.sources == [*sources, measured.describe(), learnt.describe()]
+    assert result.sources == [*sources.values(), measured.describe(), learnt.describe()]
     assert result.not_run == not_run and result.values == list(values)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from zoo import assert_by_hand, bounds, entering, hooks, looks, models, pixels
 
-from helpers.capture import PatchNorms, capture, capture_conditions
+from helpers.capture import Lab, PatchNorms, capture
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
@@ -57,12 +57,8 @@ def test_zeroed_patches_have_no_embedding():
 
 def test_conditions_move_what_each_model_has():
     images, positions = load_images("scenes", 3), [0, 13, 182, 195]
-    passes, _ = capture_conditions(
-        [MODEL, "control-clean"],
-        images,
-        [PatchNorms(-1)],
-        position_conditions({MODEL: positions}, seed=2),
-    )
+    conditions = position_conditions({MODEL: positions}, seed=2)
+    passes = Lab([MODEL, "control-clean"]).passes(images, [PatchNorms(-1)], conditions)
     assert list(passes) == ["swapped", "permuted", "zeroed"] and all(
         list(kept) == [MODEL] for kept in passes.values()
     )
@@ -174,7 +170,7 @@ def test_treatments_are_those_of_each_model():
         "dropped": lambda: removed_patches(backbone, places),
         "dropped_centre": lambda: removed_patches(backbone, backbone.layout.centre),
     }
-    passes, _ = capture_conditions([model], images, [PatchNorms(-1)], unit_treatments(*given))
+    passes = Lab([model]).passes(images, [PatchNorms(-1)], unit_treatments(*given))
     assert [*passes] == [*changes]
     for name, change in changes.items():
         with change():

@@ -60,15 +60,15 @@ def test_fewer_images():
     assert few == {"n": 16, "rule": "median:3", "by_dataset": ["a n=16 k=5", "b n=3"]}
 
 
-JUDGE = """from types import SimpleNamespace as S
-import torch
-from helpers.claims import load_registry
+JUDGE = """import torch
+from helpers.capture import Lab
+from helpers.claims.values import Values, load_registry
 from helpers.images import load_images
 from helpers.measures.stats import over_images
 claim, images = load_registry("notebooks")["aa1-first"], load_images(dataset, n, seed)
-values = claim.values(dataset)
+values = Values(claim, dataset)
 values.add(models[0], {"score": over_images(torch.arange(n) + 2.0 + rate)})
-values.judge({}, [images])"""
+values.judge(Lab([], sets=[images]))"""
 
 
 def test_a_result_of_today_agrees_and_one_of_another_code_does_not(project, monkeypatch, capsys):
