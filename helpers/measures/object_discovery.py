@@ -3,6 +3,7 @@
 Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -92,44 +93,34 @@ def _all_lost_maps(
             yield LostMaps(degree.reshape(rows, columns), (row, column), mask)
 
 
-def lost_boxes(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
-    """One box an image around the mask of `lost_maps`, at patch edges."""
-    return _all_lost_boxes(features, (k,), (bias,))[:, 0]
+def lost_boxes_within(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
+    """One box an image around the mask of `lost_maps`, at patch edges.
 
-
-def _all_lost_boxes(
-    features: Features, ks: Sequence[int], biases: Sequence[float]
-) -> Float[Tensor, "image setting 4"]:
-    """`lost_boxes` for every bias and, within it, for every `k`."""
-    images, rows, columns, _ = features.shape
-    settings = len(ks) * len(biases)
-    masks = torch.zeros(images * settings, rows, columns, dtype=torch.bool, device=features.device)
-    found = (one for image in features for one in _all_lost_maps(image, ks, biases))
-    for mask, one in zip(masks, found, strict=True):
-        mask.copy_(one.mask)
-    boxes = ops.masks_to_boxes(masks)  # first and last patch
-    boxes[:, 2:] += 1
-    boxes = boxes / boxes.new_tensor([columns, rows, columns, rows])
-    return boxes.unflatten(0, (images, settings))
-
-
-def lost_boxes_within(features: Features, k: int, bias: float = 0.0) -> OneBox:
-    """`lost_boxes` with `k`, or all patches of a grid that has fewer."""
-    return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
+    `k` is all patches of a grid that has fewer.
+    """
+    return lost_box_sweep(features, (bias,), (k,))[:, 0, 0]
 
 
 def lost_box_sweep(
     features: Features, biases: Sequence[float], ks: Sequence[int]
 ) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
     """`lost_boxes_within` for every bias and every `k`, from one Gram matrix an image."""
-    most = features.shape[1] * features.shape[2]
-    found = _all_lost_boxes(features, [min(k, most) for k in ks], biases)
-    return found.unflatten(1, (len(biases), len(ks)))
+    images, rows, columns, _ = features.shape
+    ks, settings = [min(k, rows * columns) for k in ks], (images, len(biases), len(ks))
+    masks = torch.zeros(
+        math.prod(settings), rows, columns, dtype=torch.bool, device=features.device
+    )
+    found = (one for image in features for one in _all_lost_maps(image, ks, biases))
+    for mask, one in zip(masks, found, strict=True):
+        mask.copy_(one.mask)
+    boxes = ops.masks_to_boxes(masks)  # first and last patch
+    boxes[:, 2:] += 1
+    return (boxes / boxes.new_tensor([columns, rows, columns, rows])).unflatten(0, settings)
 
 
 def lost_boxes_of_share(features: Features, share: float) -> OneBox:
-    """`lost_boxes` with a `share` of the grid's patches as `k`, at least one (paper: 0.39)."""
-    return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
+    """`lost_boxes_within` with a `share` of the patches as `k`, at least one (paper: 0.39)."""
+    return lost_boxes_within(features, max(1, round(share * math.prod(features.shape[1:3]))))
 
 
 def corloc(found: Float[Array, "image *set 4"], truth: TrueBoxes) -> Bool[Array, "image *set"]:

@@ -10,7 +10,7 @@ from helpers.measures.object_discovery import (
     corloc,
     covered,
     lost_box_sweep,
-    lost_boxes,
+    lost_boxes_within,
     lost_maps,
     share_in_boxes,
 )
@@ -61,7 +61,7 @@ def test_lost_by_hand(shape, k, bias):
     features = (rng.integers(-3, 4, (20, *shape)) * rng.integers(1, 6, (20, *shape[:2], 1))).astype(
         np.float32
     )
-    boxes = lost_boxes(torch.from_numpy(features), k, bias)
+    boxes = lost_boxes_within(torch.from_numpy(features), k, bias)
     assert boxes.dtype == torch.float32
     for image, box in zip(features, boxes, strict=True):
         degree, seed, mask, expected = lost_by_hand(image, k, bias)
@@ -78,7 +78,7 @@ def test_lost_finds_a_planted_object():
     # The others of its own kind.
     assert maps.degree[2, 3] == 3 * 4 - 1 and maps.degree[0, 0] == 80 - 12 - 1
     assert maps.mask.sum() == 12 and maps.mask[2:5, 3:7].all()
-    assert lost_boxes(features[None], k=20)[0].tolist() == pytest.approx(
+    assert lost_boxes_within(features[None], k=20)[0].tolist() == pytest.approx(
         [3 / 10, 2 / 8, 7 / 10, 5 / 8]
     )
 
@@ -88,7 +88,7 @@ def test_the_first_of_equal_patches_is_the_seed_and_corners_do_not_connect():
     # apart.
     features = planted(8, 8, (1, 1, 3, 3), (3, 3, 5, 5), (6, 0, 8, 2))
     assert lost_maps(features, k=12).seed == (1, 1)
-    boxes = lost_boxes(torch.stack([features, features.flip(0)]), k=12) * 8
+    boxes = lost_boxes_within(torch.stack([features, features.flip(0)]), k=12) * 8
     assert boxes.tolist() == [[1, 1, 3, 3], [0, 0, 2, 2]]
 
 
@@ -105,7 +105,7 @@ def test_half_precision_is_raised():
     # nan.
     features = 300 * chain(1.0)
     assert torch.equal(lost_maps(features.half(), k=3).mask, lost_maps(features, k=3).mask)
-    assert lost_boxes(features[None].bfloat16(), k=3).dtype == torch.float32
+    assert lost_boxes_within(features[None].bfloat16(), k=3).dtype == torch.float32
 
 
 def scene_features(images, shuffled=False):
@@ -125,8 +125,8 @@ def scene_features(images, shuffled=False):
 
 def test_the_colours_of_a_scene_lead_to_its_object_and_shuffled_colours_do_not():
     truth = [draw_scene(0, index).boxes / SIZE for index in range(30)]
-    assert corloc(lost_boxes(scene_features(30)), truth).float().mean() >= 0.6
-    assert corloc(lost_boxes(scene_features(30, shuffled=True)), truth).float().mean() <= 0.1
+    assert corloc(lost_boxes_within(scene_features(30)), truth).float().mean() >= 0.6
+    assert corloc(lost_boxes_within(scene_features(30, shuffled=True)), truth).float().mean() <= 0.1
 
 
 FLAT = torch.ones(1, 6, 6, 2)
@@ -136,8 +136,8 @@ BOXES, BOX = np.array([[0, 0, 0.5, 1]] * 2), np.array([[0, 0, 1.0, 1]])
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: lost_boxes(FLAT, k=0),
-        lambda: lost_boxes(FLAT, k=37),
+        lambda: lost_boxes_within(FLAT, k=0),
+        lambda: lost_maps(FLAT[0], k=37),
         lambda: lost_maps(FLAT[0] * torch.nan, k=36),
         lambda: lost_maps(FLAT[0] * torch.inf, k=36),
         lambda: corloc(BOXES, [BOX]),
@@ -196,7 +196,7 @@ def test_a_sweep_has_every_setting_in_its_place():
     assert found.shape == (3, 3, 2, 4)
     for i, bias in enumerate([0.0, -0.5, -1.0]):
         for j, k in enumerate([2, 20]):
-            assert torch.equal(found[:, i, j], lost_boxes(FEATURES, k, bias))
+            assert torch.equal(found[:, i, j], lost_boxes_within(FEATURES, k, bias))
 
 
 def test_planted_hits_in_every_set():
