@@ -10,10 +10,10 @@ import torch
 
 from helpers.capture import (
     FinalTokens,
+    Lab,
     PatchNorms,
     Pooled,
     SelectedPixels,
-    capture_each,
     object_tokens,
     paired_tokens,
     tokens_at,
@@ -32,13 +32,13 @@ def images():
     return load_images("scenes", 8, seed=4)
 
 
-HOW = {"random": 3, "seed": 1, "pixels": True, "reducers": [Pooled()], "batch_size": 3}
+HOW = {"random": 3, "pixels": True, "reducers": [Pooled()]}
 KINDS = ("outlier", "normal", "random")
 
 
 def paired(images, names=(MODEL,), **options):
     options = {"rule": "percentile:98", **HOW, **options}
-    return paired_tokens(names, images, LEARNT, 2, **options)[0][MODEL]
+    return paired_tokens(Lab(names, 1, batch_size=3), images, LEARNT, 2, **options)[MODEL]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def at(patches, positions):
 def test_tokens_are_those_of_outliers_and_of_as_many_normal_patches(images, kept):
     """And so are the pixels, or their mean colours."""
     reducers = [PatchNorms(-1), FinalTokens(norm=True), Pooled()]
-    captured = capture_each([MODEL], images, reducers)[0][MODEL]
+    captured = Lab([MODEL]).capture(images, reducers)[MODEL]
     norms = captured["patch_norms"]
     torch.testing.assert_close(kept.norms, norms[LEARNT:])
     assert torch.equal(kept.outliers, norms > threshold(norms[:LEARNT], "percentile:98"))
@@ -66,7 +66,7 @@ def test_tokens_are_those_of_outliers_and_of_as_many_normal_patches(images, kept
         group, colours = getattr(kept, kind), getattr(mean, kind)
         assert torch.equal(group.positions, positions)
         torch.testing.assert_close(group.tokens, at(tokens, positions))
-        pixels = capture_each([MODEL], images, [SelectedPixels(positions)])[0][MODEL]["pixels"]
+        pixels = Lab([MODEL]).capture(images, [SelectedPixels(positions)])[MODEL]["pixels"]
         assert torch.equal(group.pixels, pixels) and torch.equal(group.tokens, colours.tokens)
         torch.testing.assert_close(colours.pixels, mean_colour(pixels))
         assert colours.pixels.shape[-1] == 3
@@ -75,8 +75,9 @@ def test_tokens_are_those_of_outliers_and_of_as_many_normal_patches(images, kept
 
 
 def test_neither_pixels_nor_random_tokens_unless_asked_for(images):
-    kept, not_run = paired_tokens([MODEL, "control-clean"], images, LEARNT, 1, rule="fixed:1e9")
-    assert list(kept) == [MODEL, "control-clean"] and not not_run
+    lab = Lab([MODEL, "control-clean"])
+    kept = paired_tokens(lab, images, LEARNT, 1, rule="fixed:1e9")
+    assert list(kept) == lab.models
     alone = kept[MODEL]
     assert alone.random.positions.shape == (8, 0) and not alone.tensors
     assert alone.outlier.pixels is None and not alone.outlier.tokens.any()
@@ -85,13 +86,13 @@ def test_neither_pixels_nor_random_tokens_unless_asked_for(images):
 
 def test_tokens_at_the_places_of_another_models_outliers(images, kept):
     models, conditions = [MODEL, "control-registers"], {"plain": nullcontext}
-    found, not_run = tokens_at(models, images, kept.outliers, 2, conditions, **HOW)
+    found = tokens_at(Lab(models, 1, batch_size=3), images, kept.outliers, 2, conditions, **HOW)
     own, twin = (found["plain"][model] for model in models)
     for kind in KINDS:
         a, b = getattr(own, kind), getattr(kept, kind)
         for part in ("positions", "tokens", "pixels"):
             assert torch.equal(getattr(a, part), getattr(b, part))
-    assert torch.equal(own.norms[LEARNT:], kept.norms) and not not_run
+    assert torch.equal(own.norms[LEARNT:], kept.norms)
     assert torch.equal(twin.outlier.positions, kept.outlier.positions)
     assert twin.norms.max() < kept.norms.max() / 2 and twin["registers"].shape[1] == 4
 
@@ -99,7 +100,7 @@ def test_tokens_at_the_places_of_another_models_outliers(images, kept):
 def test_tokens_at_places_under_conditions(images, kept):
     conditions = {"none": lambda backbone: None, "appended": partial(appended_registers, count=1)}
     read = {"reducers": [Pooled()], "read": lambda c: c["registers"].shape[1]}
-    found, _ = tokens_at([MODEL], images, kept.outliers, 2, conditions, **read)
+    found = tokens_at(Lab([MODEL]), images, kept.outliers, 2, conditions, **read)
     assert found["none"] == {} and found["appended"][MODEL].read == 1
     assert found["appended"][MODEL].outlier is None
 
@@ -131,11 +132,11 @@ def test_tokens_are_those_of_the_places_in_each_set(sets):
     def norms(backbone):
         return [PatchNorms(-1)] * (backbone.layout.registers == 0)
 
-    kept, not_run = object_tokens([MODEL, TWIN], *sets, 3, norms, seed=2, whole=True, batch_size=2)
-    assert [*kept] == [MODEL, TWIN] and not not_run
+    kept = object_tokens(Lab([MODEL, TWIN], 2, batch_size=2), *sets, 3, norms, whole=True)
+    assert [*kept] == [MODEL, TWIN]
     assert [[*own.tensors] for own in kept.values()] == [["patch_norms"], []]
     for images, group in zip(sets, ("learnt", "tested"), strict=True):
-        captured, _ = capture_each([MODEL, TWIN], images, reducers, whole=True)
+        captured = Lab([MODEL, TWIN]).capture(images, reducers, whole=True)
         for model, own in kept.items():
             c, tokens = captured[model], getattr(own, group)
             grid = c.layout.grid
@@ -149,6 +150,6 @@ def test_tokens_are_those_of_the_places_in_each_set(sets):
 
 def test_without_masks_there_are_no_tokens(sets):
     learnt, tested = (replace(images, masks=None) for images in sets)
-    kept, _ = object_tokens([MODEL], learnt, tested, 3, lambda b: [PatchNorms(-1)])
+    kept = object_tokens(Lab([MODEL]), learnt, tested, 3, lambda b: [PatchNorms(-1)])
     own = kept[MODEL]
     assert (own.learnt, own.tested, [*own.tensors]) == (None, None, ["patch_norms"])

@@ -174,21 +174,24 @@ def test_register_neurons_of_several_models(monkeypatch):
 
     monkeypatch.setattr(lab, "load_backbone", load)
     names = ["control-clean", "gone", "control-position", "control-content"]
-    search = {"mode": "jiang_code", "top_k": 2, "layer": 4, "batch_size": 3}
-    neurons, not_run = register_neurons_of(names, images, rule="median:4", **search)
-    assert loaded == names and not_run == {"gone": "'gone' is gated"}
+    search = {"mode": "jiang_code", "top_k": 2, "layer": 4}
+    laboratory = Lab(names, batch_size=3)
+    neurons = register_neurons_of(laboratory, images, rule="median:4", **search)
+    assert loaded == names and laboratory.not_run == {"gone": "'gone' is gated"}
     assert list(neurons) == ["control-position", "control-content"]  # control-clean has no outlier
     for name, own in neurons.items():
-        assert own == find_register_neurons(load_backbone(name), images, rule="median:4", **search)
+        how = search | {"rule": "median:4", "batch_size": 3}
+        assert own == find_register_neurons(load_backbone(name), images, **how)
         assert own[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON) and len(own) == 2
-    assert register_neurons_of(["control-content"], images, rule="fixed:1e9") == ({}, {})
+    one = Lab(["control-content"])
+    assert register_neurons_of(one, images, rule="fixed:1e9") == {}
     how, earlier = {"rule": "median:4", "top_k": 3}, ["control-content top_layer=1"]
-    earlier = register_neurons_of(["control-content"], images, by_model=earlier, **how)
+    earlier = register_neurons_of(one, images, by_model=earlier, **how)
     backbone = load_backbone("control-content")
     blocks = find_register_neurons(backbone, images, layers=[0, 1], **how)
-    assert earlier[0]["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
+    assert earlier["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
     with pytest.raises(ModelUnavailable, match="'gone' is gated"):
-        register_neurons_of(["gone"], images)
+        register_neurons_of(Lab(["gone"]), images)
 
 
 # Bad input
@@ -363,7 +366,7 @@ def test_the_unit_is_the_planted_one_and_the_tokens_are_those_of_outliers():
     own = Placement(limit, mask, torch.zeros(6, dtype=torch.int64), [0], {})
     none = Placement(limit, mask & False, own.onset, [], {})
     placed = {MODEL: own, "control-clean": none}
-    (found,) = outlier_units(placed, images, 2, RULE, seed=1).values()
+    (found,) = outlier_units(Lab([*placed], 1), placed, images, 2, RULE).values()
     first = images.select(range(2))
     asked = {"where": "patches", "among": "later", "rule": RULE, "seed": 1}
     assert [found.matched] == matched_neurons(backbone, [found.neuron], first, **asked)
