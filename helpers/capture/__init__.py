@@ -11,6 +11,7 @@ from helpers.capture.chosen_tokens import (
 )
 from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import attention_received, capture, cls_attention
+from helpers.capture.families import Families, Family, peak_maps
 from helpers.capture.inputs import PixelSet, images_of
 from helpers.capture.lab import (
     Captured,
@@ -21,8 +22,8 @@ from helpers.capture.lab import (
     capture_each,
     last_maps,
     maps_of,
-    peak_maps,
 )
+from helpers.capture.records import QUANTITIES, TrainingRecords, training_records
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,

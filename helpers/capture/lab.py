@@ -247,21 +247,6 @@ class Lab:
         return {"batch_size": self.batch_size, "device": self.device, "dtype": self.dtype}
 
 
-def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]:
-    """The image with the largest patch norm in the first model, and its map of patch norms in each
-    (patch row, patch column), over the median of the model's patches.
-
-    Args:
-        captured: title -> what was kept of the same images, with `TokenNorms` of the last block.
-    """
-    norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
-    image = int(next(iter(norms.values())).amax(1).argmax())
-    return image, {
-        title: c.layout.to_grid(norms[title][image] / norms[title].median())
-        for title, c in captured.items()
-    }
-
-
 def by_model(
     passes: Mapping[Hashable, Mapping[str, Any]],
 ) -> dict[str, dict[Hashable, Any]]:

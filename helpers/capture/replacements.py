@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.lab import Captured, Condition, capture_conditions, capture_each
+from helpers.capture.lab import Captured, Condition, Lab, capture_conditions, capture_each
 from helpers.capture.reducers import (
     Feature,
     Magnitudes,
@@ -178,19 +178,26 @@ def attention_bias(
     return where_given(means, lambda b, own: replaced_tokens(b, *own))
 
 
-def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any) -> Condition:
+def cached_prefix(
+    lab: Lab, learn: Any, images: int, models: Sequence[str] | None = None
+) -> Condition:
     """The mean outlier token of the images `learn`, put beside every image that passes, from its
     block on, as in RegCache (Kim et al., arXiv:2510.04547).
 
     One token is appended, empty up to the block after which outliers appear. Models without any
     before the last block are left out.
+
+    Args:
+        images: how many images will pass.
+        models: of the laboratory; all unless given.
     """
 
     def cached(backbone: Backbone, own: Replacement) -> AbstractContextManager:
         place = backbone.layout.appended_tokens(torch.arange(backbone.layout.tokens), dim=0)
         return replaced_tokens(backbone, place.expand(images, 1), own.tokens, own.blocks)
 
-    means = _means("mean", models, learn, **options)
+    names = lab.models if models is None else models
+    means = _means("mean", names, learn, image_size=lab.image_size, **lab.machine)
     return where_given(
         means, lambda b, own: nested(appended_registers, partial(cached, own=own))(b)
     )

@@ -5,10 +5,11 @@ picture where that is known; `part` tells apart several numbers of an image, suc
 several trainings. Values of which an image gives many, and plain numbers, have no rows.
 """
 
+import math
 import os
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -18,13 +19,15 @@ import numpy as np
 import pandas as pd
 
 from helpers import figures
-from helpers.capture import Lab
+from helpers.capture import Families, Family, Lab
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import INTERVAL, Value
 from helpers.claims.registry import Term, load_registry, term
 from helpers.claims.result import Result, by_model, judge
 from helpers.files import digest_of
-from helpers.measures.stats import Estimate, over_images, share
+from helpers.measures.norms import norm_ratio
+from helpers.measures.registers import share_of_trainings
+from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
 
 FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 NAME = "images.parquet"
@@ -33,9 +36,11 @@ LIMITS = {"%": (0, 100), "points": (-100, 100)}  # of one image, by unit
 KINDS = {  # how a value is estimated whose unit does not say it, by the `kind` of its term
     "cosine": {"limits": (-1, 1), "continuous": True},
     "overlap": {"limits": (0, 1)},
+    "fraction": {"limits": (0, 1)},
     "counts": {"limits": (0, 1), "counts": True},
     "unlimited": {},
 }
+STATISTICS = MappingProxyType({"norm_ratio": norm_ratio})  # of values that are no mean
 COLUMNS = ["model", "dataset", "value", "part", "image", "picture", "number"]
 
 
@@ -78,6 +83,61 @@ class Values(list[Value]):
             self.append(value.of_enough(2))
             if getattr(x, "per_image", None) is not None:
                 self._per_image.append((model, value.name, value.dataset, x.per_image))
+
+    def add_family(
+        self,
+        family: Family,
+        measured: Mapping[str, Mapping[str, Any]],
+        states: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        *,
+        gains: Sequence[str] = (),
+        counted: Sequence[str] = (),
+        statistics: Mapping[str, Callable[[Any], float]] = STATISTICS,
+        seed: int = 0,
+        dataset: str | None = None,
+    ) -> None:
+        """Add what each number of registers has and changes, over images and trainings
+        (`over_seeds`).
+
+        'accuracy_4' is that of four registers, 'attention_4_1' the first part of it;
+        'accuracy_before' is that of a state; 'accuracy_gain_4' that with registers minus without,
+        paired over images and seeds; 'accuracy_change_4' and 'accuracy_change_STATE' that minus the
+        first state, paired over images.
+
+        Args:
+            measured: member of the family -> name -> one value an image (image, ...), the same
+                images for all. A name may be one of several parts: 'attention 1'.
+            states: of the finished model that was trained from: state -> name -> one value an
+                image. The first is the model as it was, the others are it with an intervention.
+            gains: names whose change is of interest.
+            counted: names of which the share of trainings is of interest (`share_of_trainings`).
+            statistics: of names that are no mean over images, for `bootstrap` with 200 resamples.
+            seed: of the bootstrap.
+            dataset: as in `add`.
+        """
+        first = next(iter(states.values()), {})
+        rows = [(x, own, {} if own is first else {"change": first}) for x, own in states.items()]
+        for (count, training), model in family.members.items():
+            twin = family.members.get((0, training)) if count else None
+            gain = {"gain": measured.get(twin, {}), "change": first}
+            rows.append((str(count), measured[model], gain))
+        found = defaultdict(list)  # name -> what there is of each training
+        for which, own, references in rows:
+            for name, x in own.items():
+                quantity, *part = name.split(" ")
+                if quantity in statistics:
+                    x = bootstrap(x, statistics[quantity], resamples=200, seed=seed)
+                found["_".join([quantity, which, *part])].append(x)
+            for kind, reference in references.items():
+                for name in (x for x in gains if x in own and x in reference):
+                    found[f"{name}_{kind}_{which}"].append(own[name] - reference[name])
+        for name, each in found.items():
+            known = term(self.claim.id, name + family.end)
+            quantity = name.rpartition("_")[0]
+            each = [estimated(x, known) for x in each]
+            limits = (0, math.inf) if quantity in statistics else limits_of(known)
+            over = share_of_trainings(each) if quantity in counted else over_seeds(each, limits)
+            self.add(family.name, {name: over}, dataset=dataset, end=family.end)
 
     def of(
         self,
@@ -150,6 +210,33 @@ class Values(list[Value]):
         first = next(iter(names.values()))
         label = label or axis_label(term(self.claim.id, first))
         figures.compared(groups, ax, label, self._reference(names, reference))
+
+    def compared_families(
+        self,
+        names: Mapping[str, str],
+        families: Families,
+        label: str = "",
+        reference: float | None = None,
+        ax: Any = None,
+    ) -> None:
+        """Draw several values of each family of trainings side by side, a colour each.
+
+        Args:
+            names: how the legend calls a value -> its name, in which {} stands for the number of
+                registers of the family. Those that no family has are left out.
+            families: a row each, under its title.
+            label: of the axis; that of the first value, of whatever state, unless given.
+            reference: of a dashed line.
+        """
+        groups = {legend: [] for legend in names}
+        for family in families:
+            for legend, name in names.items():
+                full = name.format(family.counts[-1]) + family.end
+                groups[legend] += self.of(full, [family.name], {family.name: family.title})
+        quantity = next(iter(names.values())).rpartition("_")[0]
+        groups = {legend: values for legend, values in groups.items() if any(values)}
+        label = label or axis_label(term(self.claim.id, quantity))
+        figures.compared(groups, ax, label, reference)
 
     def settings(
         self,
@@ -234,8 +321,9 @@ def estimated(x: Any, term: Term) -> Any:
 
     A share of images is that of what holds for an image, any other share a quantity from 0 to 1; %
     runs from 0 to 100, points from -100 to 100, all else has no limits. The `kind` of a term says
-    otherwise: "cosine" runs from -1 to 1, "overlap" (IoU) from 0 to 1, "counts" is a share of
-    patches or blocks, and "unlimited" has no limits whatever its unit.
+    otherwise: "cosine" runs from -1 to 1, "overlap" (IoU) from 0 to 1, and "fraction", where all
+    images may have 0 by chance; "counts" is a share of patches or blocks, and "unlimited" has no
+    limits whatever its unit.
     """
     if isinstance(x, Estimate) or getattr(x, "ndim", 0) != 1:
         return x
@@ -245,6 +333,13 @@ def estimated(x: Any, term: Term) -> Any:
         is_answer = "bool" in str(x.dtype)
         return share(x) if is_answer else over_images(x, (0, 1), continuous=True)
     return over_images(x, LIMITS.get(term.unit))
+
+
+def limits_of(term: Term) -> tuple[float, float]:
+    """What the mean over images can be at least and at most, as in `estimated`."""
+    if term.kind:
+        return KINDS[term.kind].get("limits", (0, math.inf))
+    return (0, 1) if term.unit.startswith(SHARE) else LIMITS.get(term.unit, (0, math.inf))
 
 
 def axis_label(term: Term) -> str:

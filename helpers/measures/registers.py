@@ -3,9 +3,7 @@
 Models alike but for their number of registers are a family; those of one seed are twins.
 """
 
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from helpers.measures._arrays import (
     Grid,
     ImageMask,
     Labels,
-    Limits,
     PatchMask,
     PerImage,
     PerPatch,
@@ -45,10 +42,7 @@ from helpers.measures.probes import (
 )
 from helpers.measures.stats import (
     Estimate,
-    Estimates,
     bootstrap,
-    over_images,
-    over_seeds,
     share,
 )
 
@@ -194,7 +188,7 @@ def place_traits(
     `random` are more tokens of the same images, of which those outside `mask` are learnt from.
 
     Returns:
-        For `family_estimates`. Of tested images that have such a place: "accuracy_KIND", right
+        Of tested images that have such a place: "accuracy_KIND", right
         answers in %, mean over draws, of "outlier", "normal", "cls" and "register"; "gap", outlier
         minus normal. Of all tested images, nan without one: "error_KIND", the squared error summed
         over a patch's normalised pixels. Two columns, for `ratio_of_means`: "error_ratio", the
@@ -222,7 +216,7 @@ def member_traits(
     norms: tuple[PerPatch, PerRegister],
     attention: tuple[PerPatch, PerRegister],
 ) -> dict[str, Shaped[Tensor, "image ..."]]:
-    """Where one model has its high norms, and what its registers take over, for `family_estimates`.
+    """Where one model has its high norms, and what its registers take over.
 
     From norms and [CLS]'s attention of patches and registers: "outlier_images": whether a patch
     lies above 3 x the median of all images' patches; "max_norm": the largest patch norm;
@@ -260,7 +254,7 @@ def takeover_traits(
     places: PatchMask,
     activation: tuple[PerPatch, PerRegister] | None = None,
 ) -> dict[str, Shaped[Tensor, "image ..."]]:
-    """What registers took over from the places where outliers were, for `family_estimates`.
+    """What registers took over from the places where outliers were.
 
     "taken_over"; "place_attention": share of [CLS]'s attention at the places; with the `activation`
     of the unit that writes outliers "place_activation", its magnitude there, mean over the places
@@ -275,101 +269,17 @@ def takeover_traits(
     return traits
 
 
-def trainings_over(taken: Mapping[tuple[int, int], ImageMask]) -> Estimates:
+def share_of_trainings(shares: Sequence[Estimate]) -> Estimate:
     """In which share of trainings the registers took over: in more than half of the images.
 
-    `taken` is `taken_over` by (registers, seed). 'taken_over_REGISTERS' has Wilson's interval over
-    trainings; of a single training it is the share of its images, over images.
-    """
-    each: dict[int, list[Estimate]] = {}
-    for (count, _), own in taken.items():
-        each.setdefault(count, []).append(share(own))
-    found = {}
-    for count, shares in each.items():
-        found[f"taken_over_{count}"] = shares[0]
-        if len(shares) > 1:
-            trainings = tuple(one[:3] for one in shares)
-            over = share(np.array([one.value > MOST_IMAGES for one in shares]))
-            found[f"taken_over_{count}"] = over._replace(
-                step=None, over="trainings", trainings=trainings, per_image=None
-            )
-    return found
-
-
-def recorded_shares(
-    entries: Mapping[tuple[int, int], Mapping[str, Any]], names: Iterable[str], images: int
-) -> Estimates:
-    """'NAME_seeds_REGISTERS': the mean over trainings (`over_seeds`) of shares of their images.
-
-    `entries` are by (registers, seed), of so many `images` each.
-    """
-    places, estimates = np.arange(images), {}
-    for name in names:
-        shares: dict[int, list[Estimate]] = {}
-        for (count, _), own in sorted(entries.items()):
-            shares.setdefault(count, []).append(share(places < round(images * own[name])))
-        for count, each in shares.items():
-            estimates[f"{name}_seeds_{count}"] = over_seeds(each, limits=(0, 1))
-    return estimates
-
-
-def family_estimates(
-    measured: Mapping[tuple[int, int], Mapping[str, Shaped[Array, "image ..."]]],
-    limits: Mapping[str, float | Limits],
-    statistics: Mapping[str, Callable[[Any], float]],
-    gains: Collection[str] = (),
-    states: Mapping[str, Mapping[str, Shaped[Array, "image ..."]]] = MappingProxyType({}),
-    seed: int = 0,
-) -> Estimates:
-    """What each number of registers has and changes, over images and trainings (`over_seeds`).
-
     Args:
-        measured: (registers, seed of the training) -> name -> one value an image, the same images
-            for all. A name may be one of several parts of a quantity: 'register_attention 1'.
-        limits: the largest possible value of a quantity, whose smallest is 0, or both ends; 1 for
-            those that are not named, infinite for those that have none.
-        statistics: of quantities that are no mean over images, for `bootstrap` with 200 resamples.
-        gains: quantities whose change against the twin without registers, and against the first of
-            `states`, is of interest.
-        states: where the family was trained on from one finished model, what that is: state -> name
-            -> one value an image. The first is the model as it was, the others are that with an
-            intervention.
-        seed: of the bootstrap.
+        shares: of the images of each training, from `taken_over`.
 
     Returns:
-        'NAME_REGISTERS' -> estimate, such as 'accuracy_4', 'register_attention_4_1' for a part;
-        'NAME_STATE', such as 'accuracy_before'; 'NAME_gain_REGISTERS', with registers minus
-        without, paired over images and seeds, where both twins have it; and 'NAME_change_REGISTERS'
-        and 'NAME_change_STATE', that minus the first state, paired over images.
+        Wilson's interval over trainings; of a single training the share of its images, over images.
     """
-    found: dict[str, tuple[Limits, list[Estimate]]] = {}
-
-    def add(name: str, ends: Limits, estimate: Estimate) -> None:
-        found.setdefault(name, (ends, []))[1].append(estimate)
-
-    first = next(iter(states), None)
-    before = states.get(first, {})
-    models = [
-        (state, {} if state == first else {"change": before}, own) for state, own in states.items()
-    ]
-    for (count, training), own in measured.items():
-        twin = measured.get((0, training), {}) if count else {}
-        models.append((count, {"gain": twin, "change": before}, own))
-    for which, references, own in models:
-        for name, x in own.items():
-            quantity, _, part = name.partition(" ")
-            full = f"{quantity}_{which}" + (f"_{part}" if part else "")
-            ends = limits.get(quantity, 1)
-            ends = ends if isinstance(ends, tuple) else (0, ends)
-            if quantity in statistics:
-                drawn = bootstrap(x, statistics[quantity], resamples=200, seed=seed)
-                add(full, (0, math.inf), drawn)
-            elif x.dtype == torch.bool:
-                add(full, ends, share(x))
-            else:
-                add(full, ends, over_images(x, ends if ends[1] < math.inf else None))
-        for kind, reference in references.items():
-            for name in (name for name in gains if name in own and name in reference):
-                ends = (-limits.get(name, 1), limits.get(name, 1))
-                add(f"{name}_{kind}_{which}", ends, over_images(own[name] - reference[name], ends))
-    return {name: over_seeds(each, limits=ends) for name, (ends, each) in found.items()}
+    if len(shares) == 1:
+        return shares[0]
+    over = share(np.array([one.value > MOST_IMAGES for one in shares]))
+    each = tuple(one[:3] for one in shares)
+    return over._replace(step=None, over="trainings", trainings=each, per_image=None)

@@ -11,18 +11,7 @@ from helpers.models.family import ModelUnavailable
 from helpers.models.load import backbone_of, known, load_backbone, token_layout
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.posthoc import PostHoc
-from helpers.models.records import (
-    attention_curves,
-    end_table,
-    register_count,
-    sink_table,
-    trained_alike,
-    trained_families,
-    trained_seeds,
-    training_curves,
-    training_table,
-)
 from helpers.models.sinks import SinkTask
 from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
-from helpers.models.trained import Recipe
+from helpers.models.trained import Recipe, trained_alike

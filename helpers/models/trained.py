@@ -2,7 +2,6 @@
 `NAME.json`, the record. Both lie in `helpers/weights` for the models that are shipped.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -149,52 +148,53 @@ def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) ->
     return f"{prefix}{middle}reg{registers}" + (f"-seed{seed}" if seed else "")
 
 
-def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members:
-    """(registers, seed) -> models trained like `name`, which itself has no registers.
+def trained_like(name: str, counts: Iterable[int] = (), seeds: Iterable[int] = ()) -> Members:
+    """(registers, seed) -> the models that were trained like `name`.
 
-    No `seeds` are those for which a member with each of `registers` is here.
+    Args:
+        name: of a model with any number of registers and any seed.
+        counts: numbers of registers; that of `name` unless given.
+        seeds: unless given all of which a model with each number is here.
+
+    Raises:
+        ValueError: `name` is no model that this project trained, or weights are not there.
     """
-    head, count, tail = _called(name)
-    if count != "0":
-        raise ValueError(f"{name!r} is no trained model without registers, such as 'scratch-reg0'")
-    registers, seeds = list(registers), list(seeds)
-    if not seeds:
-        here = [
-            {seed for _, seed in of_every_seed(f"{head}reg{count}{tail}")} for count in registers
-        ]
-        seeds = sorted(set.intersection(*here))
-    members = {
-        (count, seed): f"{head}{name_of('cpu', count, seed, '')}{tail}"
-        for seed, count in itertools.product(seeds, registers)
-    }
-    for member in members.values():
-        if not path_of(member).is_file():
-            raise ValueError(f"the weights of {member!r} are not there; train it, or leave it out")
+    called = re.fullmatch(r"(.*reg)(\d+)((?:\.safetensors)?)", SEED.sub("", name))
+    if not called or not name.startswith((*PREFIXES, *ADDED, *SINKS)):
+        raise ValueError(f"{name!r} was not trained here, as 'scratch-reg0' was")
+    counts = list(counts) or [int(called[2])]
+
+    def member(count: int, seed: int) -> str:
+        return f"{called[1]}{count}{f'-seed{seed}' if seed else ''}{called[3]}"
+
+    here = [_seeds(path_of(member(count, 0))) for count in counts]
+    seeds = list(seeds) or sorted(set.intersection(*here))
+    members = {(count, seed): member(count, seed) for seed in seeds for count in counts}
+    if not members:
+        raise ValueError(f"no seed of {name!r} is there with each of {counts} registers")
+    for one in (name, *members.values()):
+        if not path_of(one).is_file():
+            raise ValueError(f"the weights of {one!r} are not there; train it, or leave it out")
     return members
 
 
-def of_every_seed(name: str) -> Members:
-    """(registers, seed) -> `name`, a training of any seed, and those alike with other seeds."""
-    head, count, tail = _called(SEED.sub("", name))
-    path = path_of(name)
-    if not count or not path.is_file():
-        raise ValueError(f"{name!r} is no trained model that is here, such as 'scratch-reg0'")
-    first = path.with_stem(SEED.sub("", path.stem))
-    beside = first.parent.glob(f"{escape(first.stem)}-seed*.safetensors")
-    found = (file.stem.removeprefix(f"{first.stem}-seed") for file in beside)
-    seeds = sorted(int(seed) for seed in found if seed.isdecimal())
-    seeds = [0, *seeds] if first.is_file() else seeds
-    return {
-        (int(count), seed): f"{head}{name_of('cpu', int(count), seed, '')}{tail}" for seed in seeds
-    }
+def _seeds(first: Path) -> set[int]:
+    """The seeds of what lies beside the weights of seed 0, and is called like them."""
+    called = re.compile(re.escape(first.stem) + r"(?:-seed(\d+))?")
+    beside = first.parent.glob(f"{escape(first.stem)}*.safetensors")
+    return {int(found[1] or 0) for path in beside if (found := called.fullmatch(path.stem))}
 
 
-def _called(name: str) -> tuple[str, str, str]:
-    """What stands before, as and after the number of registers in a name of seed 0, or nothing."""
-    called = re.fullmatch(r"(.*)reg(\d+)((?:\.safetensors)?)", name)
-    if not called or not name.startswith((*PREFIXES, *ADDED, *SINKS)):
-        return "", "", ""
-    return called.groups()
+def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
+    """First name -> the models among these that were trained in one way with several seeds.
+
+    'scratch-reg4' and 'scratch-reg4-seed1' differ in nothing else.
+    """
+    alike: dict[str, list[str]] = {}
+    for model in dict.fromkeys(models):
+        if model.startswith((*PREFIXES, *ADDED)):
+            alike.setdefault(SEED.sub("", model), []).append(model)
+    return {own[0]: own for own in alike.values() if len(own) > 1}
 
 
 def path_of(name: str) -> Path:

@@ -21,7 +21,6 @@ KINDS = (
     "book/notebooks/vit-tiny/nr1-artifacts",
     "book/statistics",
     "book/methods",
-    "notebooks/tutorial",
 )
 
 

@@ -1,17 +1,15 @@
 """Replaced outlier tokens in controls, of which it is known what their outliers hold."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from zoo import build
 
 from helpers.capture import (
     REPLACEMENTS,
+    Lab,
     TokenNorms,
     cached_prefix,
     capture,
-    capture_conditions,
     replaced_study,
 )
 from helpers.capture.lab import Captured
@@ -156,12 +154,12 @@ def test_a_model_without_cls_is_refused(sets, monkeypatch):
 def test_a_cached_prefix_is_the_mean_outlier_of_other_images(sets):
     """Beside every image, from the planted block on; nothing where there is no outlier."""
     learn, images = sets[0].select(range(24)), sets[1].select(range(10))
-    models, batches = ["control-sink", "control-clean"], {"batch_size": 4}
-    added = cached_prefix(models, learn, len(images), **batches)
-    conditions = {"plain": nullcontext, "prefix": added}
-    passes, _ = capture_conditions(models, images, lambda _: [TokenNorms()], conditions, **batches)
+    models = ["control-sink", "control-clean"]
+    lab = Lab(models, batch_size=4)
+    lab.conditions["prefix"] = cached_prefix(lab, learn, len(images))
+    passes = lab.passes(images, [TokenNorms()], ["plain", "prefix"])
     assert passes["plain"].keys() == {*models} and [*passes["prefix"]] == ["control-sink"]
-    plain, changed = (passes[x]["control-sink"] for x in conditions)
+    plain, changed = (passes[x]["control-sink"] for x in passes)
     assert changed.layout == plain.layout.with_appended(1)
     found = changed.layout.appended_tokens(changed["token_norms"], dim=-1)[..., 0]  # (image, block)
     start = PLANTED_BLOCK["control-sink"]

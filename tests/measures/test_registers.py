@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -7,14 +5,12 @@ from sklearn.linear_model import LinearRegression
 
 from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
-from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
     answers_of_heads,
-    family_estimates,
     fit_heads,
     head_features,
     member_traits,
@@ -23,11 +19,11 @@ from helpers.measures.registers import (
     place_traits,
     register_ratio,
     register_use,
+    share_of_trainings,
     tail_ratio,
     taken_over,
-    trainings_over,
 )
-from helpers.measures.stats import bootstrap, over_images, over_seeds, ratio_of_means, share
+from helpers.measures.stats import over_images, ratio_of_means, share
 
 RNG = np.random.default_rng(0)
 
@@ -181,63 +177,6 @@ def answers(share_right, images=50):
     return 100 * (torch.arange(images) < share_right * images).float()
 
 
-FAMILY = {
-    (0, 0): {
-        "outlier_images": torch.arange(50) < 20,
-        "norms": torch.from_numpy(RNG_TWINS.lognormal(3, 0.2, (50, 9))),
-    },
-    (4, 0): {
-        "outlier_images": torch.arange(50) < 0,
-        "accuracy": answers(0.9),
-        "attention": torch.full((50,), 0.5),
-    },
-    (0, 1): {"outlier_images": torch.arange(50) < 30, "accuracy": answers(0.4)},
-    (4, 1): {
-        "outlier_images": torch.arange(50) < 1,
-        "accuracy": answers(0.8),
-        "attention 2": torch.full((50,), 0.1),
-    },
-}
-ESTIMATES = family_estimates(
-    FAMILY,
-    {"accuracy": 100},
-    {"norms": norm_ratio},
-    gains=("accuracy", "attention"),
-    seed=2,
-)
-
-
-def test_a_planted_gain_is_paired_with_the_twin_of_its_seed():
-    """Only seed 1 has both twins: 40 to 80 %."""
-    gain = ESTIMATES["accuracy_gain_4"]
-    assert gain == over_images(answers(0.8) - answers(0.4), (-100, 100))
-    assert gain.value == pytest.approx(40)
-
-
-def test_gains_end_at_their_limits():
-    """From nothing right to everything, and back: no gain is above 100 points, and none certain."""
-    family = {
-        (count, seed): {"accuracy": answers(right)}
-        for seed, pair in enumerate([(0.0, 1.0), (0.02, 1.0)])
-        for count, right in zip((0, 4), pair, strict=True)
-    }
-    gain = family_estimates(family, {"accuracy": 100}, {}, ["accuracy"])["accuracy_gain_4"]
-    assert gain.value == 99 and gain.low < 99 < gain.high == 100
-    swapped = {(4 - count, seed): own for (count, seed), own in family.items()}
-    loss = family_estimates(swapped, {"accuracy": 100}, {}, ["accuracy"])["accuracy_gain_4"]
-    assert (loss.low, loss.high) == pytest.approx((-100, -gain.low))
-
-
-def test_what_is_no_mean_over_images():
-    expected = bootstrap(FAMILY[0, 0]["norms"], norm_ratio, resamples=200, seed=2)
-    assert ESTIMATES["norms_0"] == expected and expected.value > 1  # not cut off at 1
-    ramps = {
-        (0, seed): {"spread": torch.linspace(0, top, 30)} for seed, top in ((0, 0.1), (1, 0.2))
-    }
-    spread = family_estimates(ramps, {}, {"spread": np.std})["spread_0"]
-    assert 0 == spread.low < spread.value < spread.high < 1
-
-
 def test_where_the_planted_norms_are():
     """Image 0 has a patch of 40 and a register of 50, image 1 a patch of 30 and a register of 5;
     all other patches have 10."""
@@ -260,26 +199,6 @@ def test_where_the_planted_norms_are():
     assert [*none] == ["outlier_images", "max_norm", "norm_ratio"]
 
 
-def test_a_planted_change_against_the_model_before():
-    """One model before for both seeds: 60 % right, 30 % with another neuron; 40 and 90 % after the
-    training."""
-    states = {
-        "before": {"accuracy": answers(0.6), "load": torch.arange(50.0)},
-        "moved": {"accuracy": answers(0.3)},
-    }
-    family = {(0, seed): {"accuracy": answers(right)} for seed, right in ((0, 0.4), (1, 0.9))}
-    found = family_estimates(
-        family, {"accuracy": 100, "load": math.inf}, {}, gains=["accuracy"], states=states
-    )
-    names = "accuracy_before load_before accuracy_moved accuracy_change_moved"
-    assert [*found] == [*names.split(), "accuracy_0", "accuracy_change_0"]
-    assert found["accuracy_change_moved"] == over_images(answers(0.3) - answers(0.6), (-100, 100))
-    pairs = [over_images(answers(right) - answers(0.6), (-100, 100)) for right in (0.4, 0.9)]
-    assert found["accuracy_change_0"] == over_seeds(pairs, limits=(-100, 100))
-    assert found["accuracy_change_0"][:4:3] == pytest.approx((5, 2))
-    assert found["load_before"] == over_images(torch.arange(50.0))
-
-
 # Four images of four patches: clean, with an outlier, clean, clean; the median of all patches is 1.
 PATCH_NORMS = torch.tensor([[1.0, 1, 1, 3], [1, 1, 1, 3.01], [1, 1, 1, 1], [2, 2, 2, 2]])
 REGISTER_NORMS = torch.tensor([[1.0, 3.01], [9, 9], [3, 2], [6.01, 0]])
@@ -293,15 +212,12 @@ def test_registers_have_taken_over_where_they_carry_and_patches_do_not():
 
 def test_trainings_that_took_over_are_counted():
     """In all, 60 %, half and none of 20 images: more than half is most of them."""
-    shares = [1.0, 0.6, 0.5, 0.0]
-    each = {(4, k): torch.arange(20) < round(20 * x) for k, x in enumerate(shares)}
-    found = trainings_over(each | {(1, 7): torch.arange(20) < 5})
-    assert set(found) == {"taken_over_4", "taken_over_1"}
-    four, one = found["taken_over_4"], found["taken_over_1"]
-    assert four[:4] == share(np.array([True, True, False, False]))[:4] and four.n == 4
-    assert four.over == "trainings" and four.step is None and four.per_image is None
-    assert four.trainings == tuple(share(x)[:3] for key, x in each.items())
-    assert one == share(torch.arange(20) < 5) and one.trainings is None  # a single one: its images
+    shares = [share(torch.arange(20) < round(20 * x)) for x in (1.0, 0.6, 0.5, 0.0)]
+    found = share_of_trainings(shares)
+    assert found[:4] == share(np.array([True, True, False, False]))[:4] and found.n == 4
+    assert found.over == "trainings" and found.step is None and found.per_image is None
+    assert found.trainings == tuple(one[:3] for one in shares)
+    assert share_of_trainings(shares[:1]) == shares[0]  # a single one: its images
 
 
 def test_most_trainings_with_four_and_few_with_one_support_the_claim():
@@ -310,13 +226,11 @@ def test_most_trainings_with_four_and_few_with_one_support_the_claim():
     claim = load_registry()["xx9-frozen-registers"]
 
     def verdict(four, one, of=20):
-        taken = {
-            (count, k): torch.full((30,), k < many)
-            for count, many in ((4, four), (1, one))
-            for k in range(of)
-        }
-        before = {"outlier_images_before": share(np.ones(30, dtype=bool))}
-        return verdict_on(claim, "frozen", before | trainings_over(taken))
+        found = {"outlier_images_before": share(np.ones(30, dtype=bool))}
+        for count, many in ((4, four), (1, one)):
+            taken = [share(torch.full((30,), k < many)) for k in range(of)]
+            found[f"taken_over_{count}"] = share_of_trainings(taken)
+        return verdict_on(claim, "frozen", found)
 
     assert [verdict(20, 0), verdict(15, 5)] == ["supported"] * 2
     assert [verdict(20, 20), verdict(5, 0), verdict(15, 15)] == ["refuted"] * 3

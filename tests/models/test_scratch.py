@@ -136,7 +136,7 @@ def shelf(tmp_path, monkeypatch):
 
 
 def test_a_family_is_called_by_its_member_without_registers(shelf):
-    members = scratch.family("scratch-reg0", [0, 2], [0, 1])
+    members = scratch.trained_like("scratch-reg0", [0, 2], [0, 1])
     assert members == {
         (0, 0): "scratch-reg0",
         (2, 0): "scratch-reg2",
@@ -144,7 +144,7 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         (2, 1): "scratch-reg2-seed1",
     }
     path = f"scratch:{shelf}/scratch-reg0.safetensors"
-    assert scratch.family(path, [2], [1]) == {
+    assert scratch.trained_like(path, [2], [1]) == {
         (2, 1): f"scratch:{shelf}/scratch-reg2-seed1.safetensors"
     }
     for member, name in members.items():
@@ -153,28 +153,27 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
 
 def test_the_seeds_of_one_model_are_those_that_lie_beside_it(shelf):
     both = {(2, 0): "scratch-reg2", (2, 1): "scratch-reg2-seed1"}
-    assert scratch.of_every_seed("scratch-reg2") == both
-    assert scratch.of_every_seed("scratch-reg2-seed1") == both
+    assert scratch.trained_like("scratch-reg2") == both
+    assert scratch.trained_like("scratch-reg2-seed1") == both
     path = f"scratch:{shelf}/scratch-reg0"
-    found = scratch.of_every_seed(f"{path}-seed1.safetensors")
+    found = scratch.trained_like(f"{path}-seed1.safetensors")
     assert found == {(0, 0): f"{path}.safetensors", (0, 1): f"{path}-seed1.safetensors"}
     for other in ("scratch-reg2-seed10", "registers-a-reg2", "registers-a-reg2-b-seed1"):
         (shelf / f"{other}.safetensors").touch()
     (shelf / "scratch-reg2-seed3.json").touch()
-    assert [*scratch.of_every_seed("scratch-reg2")] == [(2, 0), (2, 1), (2, 10)]
-    assert scratch.of_every_seed("registers-a-reg2") == {(2, 0): "registers-a-reg2"}
+    assert [*scratch.trained_like("scratch-reg2")] == [(2, 0), (2, 1), (2, 10)]
+    assert scratch.trained_like("registers-a-reg2") == {(2, 0): "registers-a-reg2"}
     (shelf / "scratch-reg0.safetensors").unlink()
-    assert [*scratch.of_every_seed("scratch-reg0-seed1")] == [(0, 1)]
+    assert [*scratch.trained_like("scratch-reg0-seed1")] == [(0, 1)]
 
 
 @pytest.mark.parametrize(
     "call, name",
     [
-        (lambda: scratch.family("scratch-reg0", [0, 2, 4], [0, 1]), "scratch-reg4"),
-        (lambda: scratch.family("scratch-reg2", [0], [0]), "scratch-reg2"),
-        (lambda: scratch.family("control-clean", [0], [0]), "control-clean"),
-        (lambda: scratch.of_every_seed("control-clean"), "control-clean"),
-        (lambda: scratch.of_every_seed("scratch-reg0-seed2"), "scratch-reg0-seed2"),
+        (lambda: scratch.trained_like("scratch-reg0", [0, 2, 4], [0, 1]), "scratch-reg4"),
+        (lambda: scratch.trained_like("control-clean", [0], [0]), "control-clean"),
+        (lambda: scratch.trained_like("control-clean"), "control-clean"),
+        (lambda: scratch.trained_like("scratch-reg0-seed2"), "scratch-reg0-seed2"),
         (lambda: scratch.records("deep"), "deep"),
     ],
 )
@@ -204,7 +203,7 @@ def test_a_family_without_seeds_has_those_that_are_here(tmp_path):
     for name in ("reg0", "reg4", "reg0-seed2", "reg4-seed2", "reg0-seed5"):
         (tmp_path / f"scratch-t-{name}.safetensors").touch()
     begin = f"scratch:{tmp_path}/scratch-t-"
-    found = scratch.family(f"{begin}reg0.safetensors", [0, 4], [])
+    found = scratch.trained_like(f"{begin}reg0.safetensors", [0, 4], [])
     assert found == {
         (0, 0): f"{begin}reg0.safetensors", (4, 0): f"{begin}reg4.safetensors",
         (0, 2): f"{begin}reg0-seed2.safetensors", (4, 2): f"{begin}reg4-seed2.safetensors",

@@ -1,19 +1,10 @@
 """What figures and tables show of the records of trainings."""
 
-from helpers.models import (
-    PostHoc,
-    attention_curves,
-    end_table,
-    sink_table,
-    trained,
-    trained_alike,
-    trained_families,
-    trained_seeds,
-    training_curves,
-    training_table,
-)
-from helpers.models.sinks import SinkTask
-from helpers.models.trained import Recipe
+import matplotlib.pyplot as plt
+import pytest
+
+from helpers.capture import TrainingRecords
+from helpers.models import PostHoc, Recipe, SinkTask, trained, trained_alike
 
 
 def record(*entries, **recipe):
@@ -37,26 +28,49 @@ NO_CLS = {(4, 0): record((0.0, [1.0], 10.0), (0.0, [1.0], 20.0), pool="avg", dep
 
 
 def test_a_curve_for_each_training():
-    assert training_curves(RECORDS, lambda entry: entry["norm_ratio"][-1]) == {
-        "0 registers": [([0, 10, 20], [9.0, 1.5, 1.25]), ([0, 10], [1.0, 1.75])],
-        "2 registers": [([0, 10], [1.0, 3.0])] * 2,
+    assert TrainingRecords({"cpu": RECORDS}).curves("norm_ratio") == {
+        "plain recipe": {
+            "0 registers": [([0, 10, 20], [9.0, 1.5, 1.25]), ([0, 10], [1.0, 1.75])],
+            "2 registers": [([0, 10], [1.0, 3.0])] * 2,
+        }
     }
-    assert training_curves({}, lambda entry: 0.0) == {}
+
+
+@pytest.mark.parametrize(
+    "names, others, shape",
+    [
+        (["norm_ratio", "outlier_images"], "", (2, 2)),  # a row a preset, a column a quantity
+        (["norm_ratio", "outlier_images"], "other recipes", (2, 2)),
+        (["outlier_images"], "", (1, 3)),
+    ],
+)
+def test_panels_of_trainings(names, others, shape):
+    plt.close("all")
+    TrainingRecords({"cpu": RECORDS, "gap": RECORDS}).draw(*names, others=others)
+    axes = plt.gcf().axes
+    assert axes[0].get_gridspec().get_geometry() == shape
+    assert [ax.get_title() for ax in axes[: 2 * len(names) : len(names)]] == [
+        "plain recipe",
+        others or "mean pooling",
+    ]
+    assert len(axes[0].lines) == 4 + 1  # trainings, and the margin
+    plt.close("all")
+    TrainingRecords().draw(*names)
+    assert not plt.get_fignums()
 
 
 def test_registers_by_their_attention_at_the_end():
     """The second register of one training and the first of the other."""
-    assert attention_curves(RECORDS) == {
-        "2 registers": {
+    assert TrainingRecords({"cpu": RECORDS, "gap": NO_CLS}).attention() == {
+        "plain recipe, 2 registers": {
             "register 1": [([0, 10], [0.25, 0.5]), ([0, 10], [0.0, 0.75])],
             "register 2": [([0, 10], [0.25, 0.125]), ([0, 10], [0.0, 0.25])],
         }
     }
-    assert attention_curves(NO_CLS) == {}
 
 
 def test_a_row_for_each_preset_and_number_of_registers():
-    table = training_table({"cpu": RECORDS, "gap": NO_CLS})
+    table = TrainingRecords({"cpu": RECORDS, "gap": NO_CLS}).table()
     assert [*table.index] == [
         ("cpu", "nothing", 0),
         ("cpu", "nothing", 2),
@@ -67,20 +81,6 @@ def test_a_row_for_each_preset_and_number_of_registers():
         [2, 0.0, 3.0, 3.0, 65.0],
         [1, 0.0, 1.0, 1.0, 20.0],
     ]
-
-
-def test_families_of_controls_and_of_trainings():
-    found = trained_families(["a", "scratch-reg0"], ["b", ""], [0, 2, 4], [0, 1])
-    assert found["a"] == {(0, 0): "a", (4, 0): "b"}
-    assert found["scratch-reg0"] == trained.family("scratch-reg0", [0, 2, 4], [0, 1])
-    assert [*found["scratch-reg0"]] == [(0, 0), (2, 0), (4, 0), (0, 1), (2, 1), (4, 1)]
-
-
-def test_the_seeds_of_controls_and_of_trainings():
-    found = trained_seeds(["a", "scratch-reg4"], ["b", ""], 4)
-    assert found["a"] == {(4, 0): "b"} and trained_seeds(["a"], ["a"]) == {"a": {(0, 0): "a"}}
-    assert found["scratch-reg4"] == trained.of_every_seed("scratch-reg4")
-    assert len(found["scratch-reg4"]) == 3
 
 
 def added(outlier_images, writer, registers=0, norms=(), accuracy=(), **recipe):
@@ -99,7 +99,7 @@ def test_a_row_for_the_end_of_each_training():
     """Outliers that came, went and came for good; that went; that never were."""
     back = added([0, 0.5, 0.05, 0.25, 0.5], [8, 12, 3.5], removed="7:417", accuracy=["accuracy"])
     gone, never = added([1, 1, 0.01], None, 4, (0.5, 1.75)), added([0, 0], None)
-    table = end_table({"a": {(0, 0): back, (4, 2): gone}, "b": {(0, 0): never}})
+    table = TrainingRecords({"a": {(0, 0): back, (4, 2): gone}, "b": {(0, 0): never}}).table()
     assert [*table.index] == [
         ("a", "removed 7:417", 0, 0),
         ("a", "nothing", 4, 2),
@@ -110,14 +110,14 @@ def test_a_row_for_the_end_of_each_training():
         ["1", "none", "1", "1.8", "none", "90", "none"],
         ["0", "none", "1", "none", "none", "90", "none"],
     ]
-    whole = end_table({"a": {(0, 0): added([1, 1], [7, 417, 9.0])}})
+    whole = TrainingRecords({"a": {(0, 0): added([1, 1], [7, 417, 9.0])}}).table()
     assert whole["outliers since step"].tolist() == ["0"]
 
 
 def test_what_was_trained_alike_is_found_by_its_name():
     """As all that is shipped: a family's members differ in registers and seed, and only those of
     other seeds are alike."""
-    family = trained.family("scratch-reg0", [0, 4], [0, 1, 2])
+    family = trained.trained_like("scratch-reg0", [0, 4], [0, 1, 2])
     alike = trained_alike(family.values())
     assert alike == {
         family[count, 0]: [family[count, seed] for seed in (0, 1, 2)] for count in (0, 4)
@@ -161,7 +161,8 @@ def test_the_table_of_sinks_tells_when_they_appear_apart_from_outliers():
     }
     entries = (1.0, None, 0.0, [9.0]), (1.0, None, 0.05, [1.0])
     sigmoid = {(4, 0): trained_on(*entries, task="broadcast", attention="sigmoid")}
-    table = sink_table({"quiet": quiet, "broadcast-sigmoid": sigmoid})
+    table = TrainingRecords({"quiet": quiet, "broadcast-sigmoid": sigmoid}).table()
+    assert TrainingRecords().table() is None
     quiets = [("quiet", "nothing", 0, 0), ("quiet", "nothing", 0, 1)]
     assert [*table.index] == [*quiets, ("broadcast-sigmoid", "attention sigmoid", 4, 0)]
     assert table.iloc[0].tolist() == [25.0, 100.0, 25.0, 12.5, "10", 10.0, "20", 4.0]
