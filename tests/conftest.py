@@ -76,6 +76,7 @@ if mode == "sleep":
 Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.claims import Value, load_registry
+from helpers.claims.result import judge
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
 images = {{"name": dataset, "n": n, "seed": seed, "digest": "abc", "skipped": []}}
 judge(load_registry("notebooks")["{id}"], values, sources=[images])"""

@@ -82,6 +82,9 @@ def assemble(
     forward.mkdir(parents=True)
     ignored = shutil.ignore_patterns("runs", *(["*.md"] if only else []))
     shutil.copytree(root / "book", source / "book", ignore=ignored)
+    (source / "notebooks").mkdir()
+    for path in root.glob("notebooks/*.ipynb"):  # of no claim, shown as it is
+        shutil.copy(path, source / "notebooks")
     shutil.copy(root / "_config.yml", source)
     contents = _small_contents(book) if only else _contents(book, root / "_toc.yml")
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
@@ -164,7 +167,7 @@ def _contents(book: Book, path: Path) -> dict:
     entries = [one for part in toc["parts"] for one in part["chapters"]]
     for entry in entries:  # which grows by what is below
         entries += entry.get("sections", [])
-        if entry["file"].startswith("notebooks/"):
+        if re.match("notebooks/.+/", entry["file"]):  # others are of no claim
             listed.add(id := PurePath(entry["file"]).name)
             entry |= _claim_entry(book, id)
     rest = [f"book/runs/{run}/index" for run in book.runs]

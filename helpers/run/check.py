@@ -101,9 +101,9 @@ def _name(project: Project, path: Path) -> str:
 
 
 def _contents(root: Path) -> set[str]:
-    """The notebooks in the table of contents."""
+    """The notebooks of claims in the table of contents."""
     contents = json.dumps(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
-    pages = re.findall(r'"file": "(notebooks/[^"]+)"', contents)
+    pages = re.findall(r'"file": "(notebooks/[^"]+/[^"]+)"', contents)
     return {page.removesuffix(".ipynb") + ".ipynb" for page in pages}
 
 

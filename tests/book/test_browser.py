@@ -21,6 +21,7 @@ KINDS = (
     "book/notebooks/vit-tiny/nr1-artifacts",
     "book/statistics",
     "book/methods",
+    "notebooks/tutorial",
 )
 
 

@@ -29,6 +29,7 @@ def attributes(pages):
 def test_every_claim_run_and_notebook_has_its_page(site, book, pages):
     names = {path.relative_to(site).with_suffix("").as_posix() for path in pages}
     expected = {"book/index", "book/scoreboard", "book/claims", "book/verdicts", "search"}
+    expected |= {"notebooks/tutorial"}
     expected |= {f"book/claims/{id}" for id in book.registry.claims}
     expected |= {one.claim.notebook.removesuffix(".ipynb") for one in book.controls.values()}
     for run, own in book.runs.items():

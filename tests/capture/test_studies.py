@@ -22,7 +22,6 @@ from helpers.capture import (
     TokenNorms,
     activations_of,
     capture,
-    capture_each,
     classifiers_of,
     find_register_neurons,
     matched_neurons,
@@ -63,7 +62,7 @@ def sets():
 
 @pytest.fixture(scope="module")
 def study(sets):
-    return probe_study(NAMES, *sets, STATES, [PatchNorms(-1)], batch_size=BATCH)
+    return probe_study(Lab(NAMES, batch_size=BATCH), *sets, STATES, [PatchNorms(-1)])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_what_the_planted_neuron_writes_is_worth_accuracy(study):
 def test_registers_are_read_by_their_mean(sets):
     train, images = (x.select(range(30)) for x in sets)
     states = {count: partial(registers, neurons=NEURONS, count=count) for count in (1, 3)}
-    study = probe_study([PLANTED], train, images, states, readouts=["feature", "registers"])
+    study = probe_study(Lab([PLANTED]), train, images, states, readouts=["feature", "registers"])
     backbone = load_backbone(PLANTED)
     for count, change in states.items():
         with change(backbone):
@@ -121,12 +120,13 @@ def test_registers_are_read_by_their_mean(sets):
 def test_classifiers_are_probes_on_the_feature(sets, features):
     (train, test), (x, y) = sets, features["before"]
     tested = Captured({"feature": y}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
-    classifiers = classifiers_of("probe", [PLANTED], train, batch_size=BATCH)
+    lab = Lab([PLANTED], batch_size=BATCH)
+    classifiers = classifiers_of(lab, "probe", train)
     scores = classifiers.scores(PLANTED, tested, test)
     torch.testing.assert_close(scores, fit_classifier(x, train.labels)(y))
     correct = classifiers.correct(PLANTED, tested, test)
     assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == test.labels)).tolist()
-    assert correct.mean() > 80 and not classifiers_of("probe", [], train).probes
+    assert correct.mean() > 80 and not classifiers_of(lab, "probe", train, []).probes
     lab, schedule = Lab([PLANTED], seed=1, conditions={"as it is": nullcontext}), "need-registers"
     fitted = classifiers_of(lab, "probe", train, None, "as it is", schedule)
     expected = fit_classifier(x, train.labels, schedule=SCHEDULES[schedule], seed=1)(y)
@@ -135,10 +135,12 @@ def test_classifiers_are_probes_on_the_feature(sets, features):
 
 def test_the_checkpoints_own_head():
     """The highest of its logits, of a model trained on such scenes; nothing is captured for it."""
-    classifiers, name = classifiers_of("published", ["scratch-reg4"]), "scratch-reg4"
+    name = "scratch-reg4"
+    lab = Lab([name])
+    classifiers = classifiers_of(lab, "published")
     assert classifiers.probes is None
     images = load_images("scenes", 40, 1)
-    captured = capture_each([name], images, [Output()])[0][name]
+    captured = lab.capture(images, [Output()])[name]
     assert torch.equal(classifiers.scores(name, captured, images), captured["output"])
     assert classifiers.correct(name, captured, images).mean() > 80
     known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
@@ -147,8 +149,8 @@ def test_the_checkpoints_own_head():
     with pytest.raises(ValueError, match="3 classes"):
         classifiers.correct(name, known, images)
     # A probe has the classes that it was fitted to.
-    probed = classifiers_of("probe", [name], images)
-    shown = capture_each([name], images.select(range(3)), [Feature()])[0][name]
+    probed = classifiers_of(lab, "probe", images)
+    shown = lab.capture(images.select(range(3)), [Feature()])[name]
     assert len(probed.correct(name, shown, images)) == 3
 
 
@@ -190,8 +192,8 @@ def shown():
 
 @pytest.fixture(scope="module")
 def moved(shown):
-    how = {"seed": SEED, "batch_size": 5}
-    return studies.test_time_study(MODELS, *shown, REDUCERS, COUNT, CONDITIONS, **how)
+    lab = Lab(MODELS, SEED, batch_size=5)
+    return studies.test_time_study(lab, *shown, REDUCERS, COUNT, CONDITIONS)
 
 
 def test_what_is_kept_of_a_model_with_outliers(moved, shown):
@@ -248,7 +250,7 @@ def noise():
 def test_without_neurons_to_move_there_is_nothing_but_the_models(shown, models, count, learn):
     images, others = shown
     others = learn() if learn else others
-    study = studies.test_time_study(models, images, others, REDUCERS, count, CONDITIONS)
+    study = studies.test_time_study(Lab(models), images, others, REDUCERS, count, CONDITIONS)
     assert [*study.passes[""]] == models
     assert not any(own for name, own in study.passes.items() if name)
 
@@ -275,14 +277,15 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
 
 def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
-    search = {"rule": "median:3", "layer": -1, "sparsity": True, "batch_size": 5}
-    how = search | {"top_layer": 3, "top_k": 1, "most": 3, "seed": 4}
-    found = searched_neurons(names, images, by_model=[f"{MODEL} top_k=2 layer=4"], **how)
+    search = {"rule": "median:3", "layer": -1, "sparsity": True}
+    how = search | {"top_layer": 3, "top_k": 1, "most": 3}
+    lab = Lab(names, 4, batch_size=5)
+    found = searched_neurons(lab, images, by_model=[f"{MODEL} top_k=2 layer=4"], **how)
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
     assert not found.not_run and [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
     for name, layer, count, most in ((PLANTED, -1, 1, 3), (MODEL, 4, 2, 2)):
-        backbone, how = load_backbone(name), search | {"layer": layer}
+        backbone, how = load_backbone(name), search | {"layer": layer, "batch_size": 5}
         own = find_register_neurons(backbone, images, layers=range(4), top_k=most, **how)
         assert found.neurons[name] == own and found.moved[name] == own[:count]
         del how["sparsity"]
@@ -299,9 +302,10 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
 
 def test_outliers_that_follow_position():
     images = load_images("scenes", 12, seed=4)
-    captured, _ = capture_each(NAMES, images, [PatchNorms()], batch_size=BATCH)
+    lab = Lab(NAMES, 2, batch_size=BATCH)
+    captured = lab.capture(images, [PatchNorms()])
     placed = {name: placement(c["patch_norms"], c.layout.corners) for name, c in captured.items()}
-    found = moved_outliers(placed, images, ["rolled"], seed=2, batch_size=BATCH)
+    found = moved_outliers(lab, placed, images, ["rolled"])
     assert [*found] == [PLANTED]
     own, usual = found[PLANTED], placed[PLANTED].usual
     assert [*own] == ["as it is", "rolled", "swapped", "permuted", "zeroed"]
@@ -310,17 +314,18 @@ def test_outliers_that_follow_position():
         assert moved.expected == expected_at(captured[PLANTED].layout, usual, name, 2)
     for name in ("as it is", "rolled"):  # the control plants by place, whatever the embeddings
         assert own[name].mask.nonzero()[:, 1].unique().tolist() == usual
-    rolled, _ = capture_each([PLANTED], images.changed("rolled"), [PatchNorms(-1)])
+    rolled = lab.capture(images.changed("rolled"), [PatchNorms(-1)], [PLANTED])
     assert torch.equal(own["rolled"].mask, rolled[PLANTED]["patch_norms"] > placed[PLANTED].limit)
 
 
 def test_as_many_neurons_are_moved_as_asked_for():
     images = load_images("scenes", 6, seed=4)
-    search = {"rule": "median:3", "layer": -1, "top_layer": -1, "top_k": 3, "batch_size": BATCH}
-    found = searched_neurons([PLANTED], images, by_model=[f"{PLANTED} top_k=2"], moved=1, **search)
+    search = {"rule": "median:3", "layer": -1, "top_layer": -1, "top_k": 3}
+    lab = Lab([PLANTED], batch_size=BATCH)
+    found = searched_neurons(lab, images, by_model=[f"{PLANTED} top_k=2"], moved=1, **search)
     assert len(found.neurons[PLANTED]) == 2 and len(found.matched[PLANTED]) == 1
     assert found.moved == {PLANTED: found.neurons[PLANTED][:1]}
-    assert searched_neurons([PLANTED], images, matched=False, **search).matched == {}
+    assert searched_neurons(lab, images, matched=False, **search).matched == {}
 
 
 def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):
