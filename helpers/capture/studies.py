@@ -236,14 +236,14 @@ def test_time_study(
     Args:
         learn: other images, on which the register neurons and the matched ones are found. A model
             without an outlier there gets no register.
-        reducers: among them `PatchNorms` with the last block first, by which outliers are known.
+        reducers: among them `PatchNorms(-1)`, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
         conditions: name -> "plain" for the model as it is, or one of those of
             `helpers.interventions.neuron_conditions`.
     """
     plain = lab.capture(images, reducers)
     free = {model: own for model, own in plain.items() if count and not own.layout.registers}
-    shares = {model: outlier_images(own["patch_norms"][:, 0]) for model, own in free.items()}
+    shares = {model: outlier_images(own["patch_norms"]) for model, own in free.items()}
     chosen = [model for model, share in shares.items() if share.value > FEW]
     neurons = register_neurons_of(lab, learn, chosen, top_k=count)
     asked = neurons if "matched neurons" in conditions.values() else {}

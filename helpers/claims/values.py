@@ -28,6 +28,7 @@ from helpers.files import digest_of
 from helpers.measures.norms import norm_ratio
 from helpers.measures.registers import share_of_trainings
 from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
+from helpers.models import trained_alike
 
 FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 NAME = "images.parquet"
@@ -56,6 +57,7 @@ class Values(list[Value]):
         super().__init__()
         self.claim, self.dataset = claim, dataset
         self._per_image: list[tuple[str, str, str | None, Any]] = []
+        self._estimates: dict[tuple[str, str], Any] = {}  # by model and name, as they were added
 
     def add(
         self,
@@ -79,6 +81,7 @@ class Values(list[Value]):
         """
         for name, x in {**measured, **more}.items():
             x = estimated(x, term(self.claim.id, name + end))
+            self._estimates[model, name + end] = x
             value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
             if getattr(x, "per_image", None) is not None:
@@ -138,6 +141,15 @@ class Values(list[Value]):
             limits = (0, math.inf) if quantity in statistics else limits_of(known)
             over = share_of_trainings(each) if quantity in counted else over_seeds(each, limits)
             self.add(family.name, {name: over}, dataset=dataset, end=family.end)
+
+    def add_over_seeds(self, name: str, limits: tuple[float, float]) -> None:
+        """Add 'NAME_seeds' of models that this project trained alike, but for the seed: the mean
+        over them (`over_seeds`), under the name of the first.
+        """
+        have = [model for model, own in self._estimates if own == name]
+        for model, seeds in trained_alike(have).items():
+            estimates = [self._estimates[one, name] for one in seeds]
+            self.add(model, {f"{name}_seeds": over_seeds(estimates, limits)})
 
     def of(
         self,

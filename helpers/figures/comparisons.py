@@ -31,6 +31,7 @@ from helpers.figures.style import (
     rows,
     say,
     wrapped,
+    write,
 )
 from helpers.names import shortened
 
@@ -305,21 +306,23 @@ def sweeps(
 
 
 def part_shares(
-    tables: Sequence[tuple[str, ArrayLike]],
+    tables: Mapping[str, Sequence[Sequence]],
     parts: Sequence[str],
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
     """One heat map of the share of each pair of parts a model, all on one scale from 0 to 1.
 
     Args:
-        tables: title and (part, part) of each.
+        tables: title -> (part, part), estimates; drawn with two decimals.
         parts: their names.
         axes: at least one a table, any shape; the rest are left empty.
     """
     axes = many(axes, len(tables), 2, each=2.9)
     panels = np.ravel(axes)
-    for ax, (title, table) in zip(panels, tables, strict=False):
-        sweep(table, parts, parts, ax, label="share", largest=1.0).set_title(title)
+    for ax, (title, table) in zip(panels, tables.items(), strict=False):
+        rounded = np.round([[share.value for share in row] for row in table], 2)
+        table = rounded + 0.0  # no negative zero
+        write(sweep(table, parts, parts, ax, label="share", largest=1.0).title, title)
     for ax in panels[len(tables) :]:
         ax.set_axis_off()
     return axes

@@ -222,7 +222,6 @@ def block_curves(
 def sorted_images(
     per_image: Mapping[str, Float[Tensor, " image"]],
     ax: Axes | None = None,
-    xlabel: str = "images (%), from the lowest to the highest",
     ylabel: str = "",
     reference: float | None = None,
     points: int = 51,
@@ -233,7 +232,7 @@ def sorted_images(
         per_image: name -> (image,), whose quantiles are taken in its own precision; images without
             a number (nan) are left out.
         ax: to draw on.
-        xlabel, ylabel: of the axes.
+        ylabel: of the numbers.
         reference: drawn as a horizontal dashed line.
         points: quantiles of a curve.
     """
@@ -241,7 +240,7 @@ def sorted_images(
     for name, x in per_image.items():
         levels = torch.linspace(0, 1, points, dtype=x.dtype)
         curves[name] = (100 * levels, x.nanquantile(levels), None, None)
-    return response(curves, ax, xlabel, ylabel, reference)
+    return response(curves, ax, "images (%), from the lowest to the highest", ylabel, reference)
 
 
 def block_cosines(

@@ -345,23 +345,22 @@ def beaten_by(scores: Float[Tensor, "class class"]) -> Int[Tensor, " class"]:
 
 def one_shot_accuracy(
     ranks: Mapping[tuple[str, str], Int[Tensor, "draw class"]], best: int
-) -> Estimates:
-    """The share of test images whose class is among the `best` answers, and what a part loses.
+) -> dict[str, Float[Tensor, " class"]]:
+    """How often the class of a test image is among the `best` answers, and what a part loses, mean
+    over draws.
 
     Returns:
         'PART_top5_READING' in % (without the last '_' for ''), and for parts 'PART_gap_READING',
-        but for 'own': full output minus part in points, paired. 'renormalised' is compared with ''.
-        The intervals are over classes, after the mean over draws.
+        but for 'own': full output minus part in points. 'renormalised' is compared with ''.
     """
     right = {key: 100 * (x < best).double().mean(0) for key, x in ranks.items()}
-    estimates = {}
+    found = {}
     for (kind, reading), x in right.items():
         end = f"_{reading}" if reading else ""
-        estimates[f"{kind}_top5{end}"] = over_images(x, (0, 100))
+        found[f"{kind}_top5{end}"] = x
         if kind != "full" and reading != "own":
-            full = right.get(("full", reading), right["full", ""])
-            estimates[f"{kind}_gap{end}"] = over_images(full - x, (-100, 100))
-    return estimates
+            found[f"{kind}_gap{end}"] = right.get(("full", reading), right["full", ""]) - x
+    return found
 
 
 def _by_class(labels: np.ndarray) -> list[np.ndarray]:

@@ -3,90 +3,17 @@
 The parts are those of `helpers.capture.ClsParts`.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Float
 
-from helpers.measures._arrays import Array, PatchMask, PerImage, PerPatch, Vectors, to_numpy
-from helpers.measures.attention import mass
-from helpers.measures.similarity import cka_floor, cka_over_images, cosine, linear_cka
+from helpers.measures._arrays import Array, PerImage, Vectors, to_numpy
+from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
     Estimate,
-    Estimates,
-    bootstrap,
     jackknife,
-    over_images,
-    ratio_of_means,
 )
 
-Masses = Float[Tensor, "image 3"]  # of patches, registers and [CLS]
-ROUNDING = 1e-3  # of the whole: a part of a lower norm is a difference of numbers that cancel
-PART_ROUNDING = 3e-3  # the same for a direction
-
-
-def register_share(masses: Masses) -> PerImage:
-    """The registers' part of the attention that [CLS] gives to registers and patches (Fig. 2a).
-
-    Nan where no image gives them any, as in a model without registers.
-    """
-    patches, registers, _ = masses.unbind(1)
-    shares = registers / (patches + registers)
-    return shares if registers.any() else torch.full_like(shares, torch.nan)
-
-
-def share_at_patches(
-    attention: PerPatch,
-    mask: PatchMask,
-    masses: Masses,
-) -> PerImage:
-    """The part of some patches, of what [CLS] gives to registers and patches, to six decimals."""
-    return (mass(attention, mask) / masses.narrow(1, 0, 2).sum(1)).round(decimals=6)
-
-
-def attention_per_token(masses: Masses, patches: int, registers: int, seed: int = 0) -> Estimate:
-    """How much more [CLS] attends to one register than to one patch: a ratio of means."""
-    each = masses.narrow(1, 0, 2) / torch.tensor([patches, registers])
-    return bootstrap(each.flip(1), ratio_of_means, seed=seed)
-
-
-def part_alignment(
-    part: Vectors,
-    whole: Vectors,
-    renormalised: Vectors,
-    permutations: int = 100,
-) -> Estimates:
-    """How far a part arranges the images as the whole does (decoupling, section 3.3).
-
-    'cka' with the whole, 'floor' (95th percentile of shuffled images), 'cka_debiased',
-    'cka_renormalised' (the weights of the part's tokens sum to one), and 'length', the mean of the
-    part's norm over that of the whole. Nothing for a part of less than 0.001 of the whole in the
-    median image: rounding.
-    """
-    length = part.norm(dim=1) / whole.norm(dim=1)
-    if length.median() < ROUNDING:
-        return {}
-    return {
-        "cka": cka_over_images(part, whole),
-        "floor": cka_floor(part, whole, permutations=permutations).high,
-        "cka_debiased": cka_over_images(part, whole, debiased=True),
-        "cka_renormalised": cka_over_images(renormalised, whole),
-        "length": over_images(length),
-    }
-
-
-def cka_by_images(
-    part: Vectors,
-    whole: Vectors,
-    counts: Sequence[int] | Int[np.ndarray, " counts"],
-) -> tuple[list[float], list[float], list[float]]:
-    """CKA of the first images, so many as each of `counts` says: plain, debiased and shuffled."""
-    pairs = [(part[:count], whole[:count]) for count in counts]
-    plain = [linear_cka(*pair) for pair in pairs]
-    debiased = [linear_cka(*pair, debiased=True) for pair in pairs]
-    return plain, debiased, [cka_floor(*pair).mean for pair in pairs]
+ROUNDING = 3e-3  # of the whole: what is shorter is left of numbers that cancel
 
 
 def part_cosine(part: Vectors, total: Vectors) -> PerImage:
@@ -94,26 +21,8 @@ def part_cosine(part: Vectors, total: Vectors) -> PerImage:
 
     Nan for a part of less than 0.003 of the total, whose direction is rounding.
     """
-    short = part.norm(dim=1, keepdim=True) < PART_ROUNDING * total.norm(dim=1, keepdim=True)
+    short = part.norm(dim=1, keepdim=True) < ROUNDING * total.norm(dim=1, keepdim=True)
     return cosine(part.masked_fill(short, 0), total)
-
-
-def along_total(
-    norms: PerPatch,
-    cosines: PerPatch,
-    parts: Float[Tensor, "image part width"],
-) -> PerPatch:
-    """What each patch adds along what all tokens contribute, as its share (decoupling, Fig. 4).
-
-    `norms` and `cosines` are those of `helpers.capture.PatchContributions`; the first three of
-    `parts` (`helpers.capture.ClsParts`) are summed.
-    """
-    return norms * cosines / parts.narrow(1, 0, 3).sum(1).norm(dim=1, keepdim=True)
-
-
-def levelled(maps: PerPatch) -> PerPatch:
-    """Maps with a largest magnitude of one, to four decimals: what differs by less has one rank."""
-    return (maps / maps.abs().amax(1, keepdim=True)).round(decimals=4)
 
 
 def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[list[Estimate]]:
@@ -142,11 +51,6 @@ def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[lis
         [jackknife(float(value[a, b]), without[:, a, b]) for b in range(len(value))]
         for a in range(len(value))
     ]
-
-
-def mixed_share(shares: Sequence[Sequence[Estimate]]) -> float:
-    """What the terms of two different parts have together, to four decimals; nan where it is."""
-    return round(1 - sum(row[i].value for i, row in enumerate(shares)), 4) + 0.0  # no negative zero
 
 
 def _shares(inner: np.ndarray) -> np.ndarray:

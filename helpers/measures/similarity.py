@@ -4,19 +4,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.measures._arrays import Array, Vectors, to_numpy
-from helpers.measures.stats import Estimate, bootstrap, jackknife, over_images, ratio_of_means
+from helpers.measures.stats import Estimate, bootstrap, jackknife, ratio_of_means
 
 # Of two representations; a check of the numbers of images has a message of its own.
 Left = Float[Array, "n_x width_x"]
 Right = Float[Array, "n_y width_y"]
 FOUR = ((-1, 0), (1, 0), (0, -1), (0, 1))
 OFFSETS = {4: FOUR, 8: FOUR + ((-1, -1), (-1, 1), (1, -1), (1, 1))}
-SEEN = 1e-4  # of the largest magnitude: what is below it is drawn as this
 
 
 def neighbour_cosine(
@@ -71,26 +70,6 @@ def pairwise_cosine_drop(before: Vectors, after: Vectors) -> Estimate:
     """`pairwise_cosine_over_images` of `before` minus that of `after`, paired."""
     (one, without_one), (two, without_two) = map(_pairwise_and_without, (before, after))
     return jackknife(round(one - two, 6), without_one - without_two, (-2, 2))
-
-
-def largest_dimensions(x: Vectors) -> Int[Tensor, " width"]:
-    """The dimensions in the order of their mean magnitude over the images, the largest first."""
-    return x.abs().mean(0).argsort(descending=True, stable=True)
-
-
-def magnitudes(x: Vectors, dimensions: Int[Tensor, " dimension"]) -> Float[Tensor, " dimension"]:
-    """Mean magnitude over the images in some dimensions, over the largest of these.
-
-    What is below 0.0001 is rounding on some machines, and stands as 0.0001.
-    """
-    means = x[:, dimensions].abs().mean(0)
-    return (means / means.max()).clamp(min=SEEN)
-
-
-def dimension_share(x: Vectors, dimension: int | Tensor) -> Estimate:
-    """The share of the squared norm that lies in one dimension, mean over images."""
-    shares = (x[:, dimension] ** 2 / (x**2).sum(1)).round(decimals=5)
-    return over_images(shares, (0, 1), continuous=True)
 
 
 def varying_share(x: Vectors, seed: int = 0) -> Estimate:

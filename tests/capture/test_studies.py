@@ -159,7 +159,7 @@ def test_the_checkpoints_own_head():
 
 MODELS = ["control-content", "control-registers", "control-clean"]
 MODEL = MODELS[0]
-REDUCERS = [PatchNorms((-1, -2)), ClsParts()]
+REDUCERS = [PatchNorms(-1), ClsParts()]
 COUNT, SEED = 2, 3
 CONDITIONS = {
     "": "moved",
@@ -213,9 +213,7 @@ def test_what_is_kept_of_a_model_with_outliers(moved, shown):
 
 def test_a_moved_register_clears_the_patches(moved):
     """The controls beside it do not: only the neurons that write the outliers take them away."""
-    peaks = {
-        name: own[MODEL]["patch_norms"][:, 0].amax(1).mean() for name, own in moved.passes.items()
-    }
+    peaks = {name: own[MODEL]["patch_norms"].amax(1).mean() for name, own in moved.passes.items()}
     clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
     assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
 
@@ -258,9 +256,8 @@ def test_without_neurons_to_move_there_is_nothing_but_the_models(shown, models, 
 @pytest.mark.parametrize(("images_with", "expected"), [(1, []), (2, ["a"])])
 def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with, expected):
     """One image of twenty is 5 %, and not more."""
-    norms = torch.ones(20, 2, 16)
-    norms[:images_with, 0, 3] = 4
-    norms[:, 1] *= 9  # another block, which does not count
+    norms = torch.ones(20, 16)
+    norms[:images_with, 3] = 4
     layout, asked = load_backbone("control-clean").layout, []
     plain = {"a": Captured({"patch_norms": norms}, layout, (32, 32), 1, 2, {})}
     monkeypatch.setattr(Lab, "capture", lambda *_: plain)

@@ -343,7 +343,10 @@ def block_cosines():
 
 @example
 def part_shares():
-    tables = [("first", np.array([[0.75, 0.1], [0.1, 0.05]])), ("second", [[1.0, 0.0], [0.0, 0.0]])]
+    tables = {
+        "first": [estimates(0.75, 0.1), estimates(0.1, 0.05)],
+        "second": [estimates(1.0, 0.0), estimates(-0.001, 0.0)],
+    }
     axes = plt.subplots(1, 3, figsize=(7, 3))[1]
     return figures.part_shares(tables, ("patches", "[CLS]"), axes)
 
@@ -515,13 +518,12 @@ def test_images_sorted_by_their_number():
     """As many points as images: the curve is the sorted numbers, without those that are nan."""
     one = torch.rand(21, generator=torch.Generator().manual_seed(0))
     shares = {"one": one, "two": torch.tensor([torch.nan, 0, 1, 0.5]).double()}
-    labels = "images (%)", "share"
-    ax = figures.sorted_images(shares, plt.subplots()[1], *labels, reference=0.5, points=21)
+    ax = figures.sorted_images(shares, plt.subplots()[1], "share", reference=0.5, points=21)
     first, second, reference = shown(ax)["lines"]
     assert first["x"] == pytest.approx(np.linspace(0, 100, 21))
     assert first["y"] == pytest.approx(sorted(one.tolist()), rel=1e-5)
     assert second["y"] == pytest.approx(np.linspace(0, 1, 21), abs=1e-6)
-    assert reference["y"] == [0.5, 0.5] and (ax.get_xlabel(), ax.get_ylabel()) == labels
+    assert reference["y"] == [0.5, 0.5] and ax.get_ylabel() == "share"
 
 
 # ---- Edges

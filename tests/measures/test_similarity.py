@@ -14,7 +14,6 @@ from helpers.measures.similarity import (
     cka_floor,
     cka_over_images,
     cosine,
-    dimension_share,
     expected_cka,
     linear_cka,
     neighbour_cosine,
@@ -231,18 +230,6 @@ def test_the_drop_is_paired():
     assert found.value == pytest.approx(expected.value, abs=6e-7)
     # A token of another length has the same direction.
     assert pairwise_cosine_drop(before, 3 * before)[:2] == (0, 0)
-
-
-def test_share_of_one_dimension():
-    x = torch.tensor(
-        [[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
-    )
-    assert dimension_share(x, 0).value == pytest.approx((0.36 + 0 + 0.5 + 1 + 1) / 5)
-    assert dimension_share(torch.ones(6, 3), 0).value == pytest.approx(
-        0.33333, abs=1e-6
-    )  # five decimals
-    assert dimension_share(x, torch.tensor(2)).value == pytest.approx(0.2)
-    assert dimension_share(x[[0, 2, 3, 4, 4], :1], 0)[:3] == (1, 1, 1)
 
 
 def test_varying_share():
