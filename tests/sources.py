@@ -8,10 +8,10 @@ def unlisted(code: str) -> list[str]:
     """The calls in a notebook's code that load images which the sources of its result do not tell
     of.
 
-    Told of is what is named among the images of `values.judge(captured, images)`; what such a name
-    was made of (`images = chosen.select(...)`, `sets += [x, y]`); and a call without a name that
-    loads from a data set of which another one is told. Pictures that are only drawn, those of the
-    parameter `examples`, need not be.
+    Told of is what is given to `lab.use`, or among the images of `values.judge(captured, images)`;
+    what such a name was made of (`images = chosen.select(...)`, `sets += [x, y]`); and a call
+    without a name that loads from a data set of which another one is told. Pictures that are only
+    drawn, those of the parameter `examples`, need not be.
     """
     tree = ast.parse(code)
     told = {name for node in ast.walk(tree) for name in _judged(node)}
@@ -37,7 +37,9 @@ def unlisted(code: str) -> list[str]:
 
 
 def _judged(node: ast.AST) -> set[str]:
-    """The names among the images of `values.judge`."""
+    """The names that are given to `lab.use`, or among the images of `values.judge`."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "lab.use":
+        return _names(node.args[0])
     if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".judge")):
         return set()
     images = [keyword.value for keyword in node.keywords if keyword.arg == "images"]
