@@ -72,7 +72,6 @@ from helpers.capture.replacements import (
     MassiveStudy,
     OutlierTokens,
     ReplacedStudy,
-    ShiftStudy,
     attention_bias,
     cached_prefix,
     massive_study,

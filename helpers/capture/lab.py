@@ -142,11 +142,11 @@ class Lab:
 
     def images(self, name: str, n: int, seed: int | None = None) -> Images:
         """Load `n` images on which values rest, see `helpers.images.load_images`."""
-        return self.use(load_images(name, n, self.seed if seed is None else seed))
+        return self.use(self.examples(name, n, seed))
 
-    def examples(self, name: str, n: int) -> Images:
-        """Load `n` images that are only shown."""
-        return load_images(name, n, self.seed)
+    def examples(self, name: str, n: int, seed: int | None = None) -> Images:
+        """Load `n` images that are only shown, or of which some are used (`use`)."""
+        return load_images(name, n, self.seed if seed is None else seed)
 
     def train_test(
         self, train: str, test: str, n_train: int, n: int, by: str = ""

@@ -4,7 +4,7 @@ zero or to their mean, and register neurons moved away from them.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,9 +25,9 @@ from helpers.capture.reducers import (
     TokenNorms,
     TokensAt,
 )
-from helpers.capture.studies import classifiers_of, probe_study, searched_neurons
+from helpers.capture.register_neurons import Search
+from helpers.capture.studies import Study, classifiers_of, probe_study, searched_neurons
 from helpers.interventions import (
-    RegisterNeuron,
     appended_registers,
     nested,
     replaced_tokens,
@@ -457,84 +457,58 @@ NOISE = 5e-4  # of the tokens' size
 STARTS = {"moved": "", "normal": "_normal", "mean": "_mean"}
 
 
-@dataclass(frozen=True)
-class ShiftStudy:
-    """What became of the tested images.
-
-    Attributes:
-        neurons: model -> the register neurons that are moved; only models with an outlier.
-        conditions: name -> those of `helpers.interventions.shift_conditions`, and "bias", that of
-            `attention_bias`.
-        plain: model -> what was kept of all images in the model as it is: `Feature`, `Output`,
-            `TokenNorms(-1)` and `Pooled(norm=False)`.
-        passes: condition -> model -> the same under it, of models with neurons. "moved" and "bias"
-            have all images, "zeroed" and the draws of random neurons the first `n_zeroed`, the
-            variants the first `n_few`.
-        not_run: model -> why it is not here.
-    """
-
-    neurons: Mapping[str, Sequence[RegisterNeuron]]
-    conditions: Mapping[str, Condition]
-    plain: Mapping[str, Captured]
-    passes: Mapping[str, Mapping[str, Captured]]
-    not_run: Mapping[str, str]
-
-
 def shift_study(
-    models: Sequence[str],
+    lab: Lab,
     learn: Any,
     images: Any,
     n_zeroed: int,
     n_few: int,
-    *,
+    search: Search,
     shared_k: int = 0,
-    by_model: Sequence[str] = (),
-    rule: str = "median:3",
-    layer: int = -1,
-    top_layer: int = -1,
-    top_k: int = 1,
-    seed: int = 0,
-    **options: Any,
-) -> ShiftStudy:
+) -> Study:
     """Move the register neurons, set them and others to zero, and keep outliers as a bias.
+
+    `passes` have `Feature`, `Output`, `TokenNorms(-1)` and `Pooled(norm=False)`: of all models as
+    "plain", and of those with neurons under the conditions of `shift_conditions` and "bias"
+    (`attention_bias`), which the laboratory then knows. "moved" and "bias" have all images.
 
     Args:
         learn: other images, for the neurons and for the mean key and value.
-        n_zeroed, n_few: numbers of the first images, see `ShiftStudy`.
+        n_zeroed: the first images, which "zeroed" and the draws of random neurons have.
+        n_few: the first images, which the variants have.
+        search: of the neurons that are moved.
         shared_k: neurons of a model that several tokens share; 0: those that are moved.
-        by_model, rule, layer, top_layer, top_k: as in `searched_neurons`.
     """
-    search = {"rule": rule, "layer": layer, "top_layer": top_layer, "top_k": top_k}
-    search |= {"by_model": by_model, "most": shared_k, "seed": seed}
-    found = searched_neurons(models, learn, **search, **options)
+    found = searched_neurons(lab, learn, search, most=shared_k, matched=False)
     several = found.first(shared_k) if shared_k else found.moved
     kept = [Feature(), Output(), TokenNorms(-1), Pooled(norm=False)]
-    plain, not_run = capture_each(models, images, kept, **options)
-    conditions = shift_conditions(found.moved, several, seed)
-    conditions["bias"] = attention_bias([*found.moved], learn, plain, **options)
-    part, few = (images.select(range(min(n, len(images)))) for n in (n_zeroed, n_few))
+    passes = lab.passes(images, kept, ["plain"])
+    conditions = shift_conditions(found.moved, several, lab.seed)
+    machine = {"image_size": lab.image_size, **lab.machine}
+    conditions["bias"] = attention_bias([*found.moved], learn, passes["plain"], **machine)
+    lab.conditions |= conditions
+    part, few = images[:n_zeroed], images[:n_few]
     shown = {x: part if x.startswith(("zeroed", "random")) else few for x in conditions}
     shown |= {"moved": images, "bias": images}
-    passes, _ = capture_conditions([*found.moved], shown, kept, conditions, **options)
-    return ShiftStudy(found.moved, conditions, plain, passes, not_run)
+    passes |= lab.passes(shown, kept, [*conditions], [*found.moved])
+    return replace(found, passes=passes)
 
 
-def token_probes(
-    study: ShiftStudy, train: Any, images: Any, **options: Any
-) -> dict[str, Estimates]:
+def token_probes(lab: Lab, study: Study, train: Any, images: Any) -> dict[str, Estimates]:
     """Accuracies in % of linear probes on single tokens (Jiang et al., Tables 1 and 10), by model:
     "probe_cls", "probe_central" and "probe_outlier" of the model as it is, on [CLS], the central
     patch and that of the highest norm; "probe_register", on the appended token with the neurons
     moved, from zero, and with "_normal" and "_mean" from that initial token.
+
+    `study` is a `shift_study` of the same laboratory.
     """
-    sets = [*study.neurons], train, images
-    states = {end: study.conditions[start] for start, end in STARTS.items()}
-    options |= {"noise": NOISE}
-    plain = probe_study(*sets, {"": nullcontext}, readouts=[*READ], **options)
-    moved = probe_study(*sets, states, readouts=["registers"], **options)
+    how = {"models": [*study.moved], "noise": NOISE}
+    plain = probe_study(lab, train, images, ["plain"], readouts=[*READ], **how)
+    moved = probe_study(lab, train, images, [*STARTS], readouts=["registers"], **how)
     estimates = {}
-    for model in study.neurons:
-        right = {f"probe_{READ[x]}": own for x, own in plain.right[""][model].items()}
-        right |= {f"probe_register{x}": y[model]["registers"] for x, y in moved.right.items()}
+    for model in study.moved:
+        right = {f"probe_{READ[x]}": own for x, own in plain.right["plain"][model].items()}
+        for start, of_model in moved.right.items():
+            right[f"probe_register{STARTS[start]}"] = of_model[model]["registers"]
         estimates[model] = {x: over_images(100.0 * y, (0, 100)) for x, y in right.items()}
     return estimates

@@ -257,6 +257,7 @@ class Values(list[Value]):
         models: Iterable[str] | None = None,
         reference: float | None = None,
         ax: Any = None,
+        printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
         """Draw a row for each value, the models side by side, a colour each.
 
@@ -264,6 +265,7 @@ class Values(list[Value]):
             names: how the row is called -> the name of its value; label and reference as in
                 `compared`.
             models: unless given, those that have one of the values.
+            printed: of others, without intervals: what they are called -> row -> number.
         """
         first = next(iter(names.values()))
         with_one = dict.fromkeys(x.model for x in self if x.name in names.values())
@@ -271,6 +273,8 @@ class Values(list[Value]):
             model: {row: self.of(name, [model])[0] for row, name in names.items()}
             for model in (with_one if models is None else models)
         }
+        for source, numbers in printed.items():
+            groups[source] = {row: Estimate(x, x, x, 0) for row, x in numbers.items()}
         label = label or axis_label(term(self.claim.id, first))
         figures.compared_settings(groups, ax, label, self._reference(names, reference))
 

@@ -6,6 +6,8 @@ import torch
 
 from helpers.capture import (
     FinalTokens,
+    Lab,
+    Search,
     SinglePatches,
     attention_bias,
     capture,
@@ -28,9 +30,14 @@ def sets():
 
 
 @pytest.fixture(scope="module")
-def study(sets):
+def lab():
+    return Lab(MODELS, seed=5)
+
+
+@pytest.fixture(scope="module")
+def study(lab, sets):
     train, images = sets
-    return shift_study(MODELS, train.select(range(16)), images, ZEROED, FEW, seed=5)
+    return shift_study(lab, train[:16], images, ZEROED, FEW, Search(top_k=1))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,7 @@ def found(sets, study):
     """model -> what the shift does to norms and answers."""
     classifiers, estimates = classifiers_of("probe", MODELS, sets[0]), {}
     for model in MODELS:
-        own = {x: kept[model] for x, kept in study.passes.items() if model in kept}
-        own = {"plain": study.plain[model]} | own
+        own = study.passes.by_model[model]
         right = {x: classifiers.correct(model, c, sets[1]) for x, c in own.items()}
         patches = {x: c.patches("token_norms") for x, c in own.items()}
         loads = {x: c.layout.appended_tokens(c["token_norms"], -1) for x, c in own.items()}
@@ -47,12 +53,14 @@ def found(sets, study):
     return estimates
 
 
-def test_the_planted_neuron_is_moved_and_each_condition_has_its_images(study):
+def test_the_planted_neuron_is_moved_and_each_condition_has_its_images(lab, study):
     planted = {x: [(PLANTED_BLOCK[x], REGISTER_NEURON)] for x in MODELS[:2]}
-    assert {x: [unit[:2] for unit in own] for x, own in study.neurons.items()} == planted
-    assert [*study.plain] == MODELS and not study.not_run
-    assert study.passes.keys() == study.conditions.keys()
+    assert {x: [unit[:2] for unit in own] for x, own in study.moved.items()} == planted
+    assert [*study.passes["plain"]] == MODELS and not study.not_run
+    assert study.passes.keys() <= lab.conditions.keys()
     for name, own in study.passes.items():
+        if name == "plain":
+            continue
         assert [*own] == MODELS[:2], name
         some = ZEROED if name.startswith(("zeroed", "random")) else FEW
         expected = N if name in ("moved", "bias") else some
@@ -82,19 +90,19 @@ def test_the_bias_is_that_of_replaced_study(sets, study):
     train, images = sets
     other = replaced_study(["control-position"], train, images, 16, kinds=["outliers"], seed=5)
     classifiers = classifiers_of("probe", ["control-position"], train)
-    own = {"plain": study.plain, "bias": study.passes["bias"]}
+    own = {"plain": study.passes["plain"], "bias": study.passes["bias"]}
     name = "control-position"
     right = {x: classifiers.correct(name, kept[name], images) for x, kept in own.items()}
     lost = -shift_answers(right)["accuracy_change_bias"].value
     assert lost == pytest.approx(other.estimates[name]["loss_bias"].value) and lost > 2
-    condition = attention_bias(["control-clean"], train.select(range(8)), study.plain)
+    condition = attention_bias(["control-clean"], train.select(range(8)), study.passes["plain"])
     assert condition(load_backbone("control-clean")) is None
 
 
-def test_probes_on_single_tokens(sets, study):
+def test_probes_on_single_tokens(lab, sets, study):
     """The outliers of control-position hold the class, those of the sink and any appended token do
     not."""
-    probes = token_probes(study, *sets)
+    probes = token_probes(lab, study, *sets)
     assert [*probes] == MODELS[:2]
     inits = ["probe_register", "probe_register_normal", "probe_register_mean"]
     for own in probes.values():
