@@ -237,6 +237,7 @@ class OutlierUnit:
     Attributes:
         neuron: the most active one at outliers.
         matched: a random unit that writes most nearly as much.
+        usual: the positions at which most images have an outlier.
         mask: which patches are outliers.
         activation, second: of the neuron and of the next most active one, at each patch.
         outlier, normal: tokens of random outliers, and of as many other patches of the same image,
@@ -245,6 +246,7 @@ class OutlierUnit:
 
     neuron: RegisterNeuron
     matched: MatchedNeuron
+    usual: list[int]
     mask: Bool[Tensor, "image patch"]
     activation: Float[Tensor, "image patch"]
     second: Float[Tensor, "image patch"]
@@ -264,7 +266,6 @@ class OutlierUnit:
         }
 
 
-@either
 def outlier_units(
     lab: Lab, placed: Mapping[str, Placement], images: Any, searched: int, rule: str
 ) -> dict[str, OutlierUnit]:
@@ -289,9 +290,10 @@ def outlier_units(
         pairs = torch.cat(paired_positions(mask, PAIRS, lab.seed), dim=1)
         reducers = [SelectedTokens(pairs, norm=False), *activations_of(best)]
         kept = lab.kept(backbone, images, reducers)
-        pair = kept["neuron 1"], kept["neuron 2"]
+        activations = kept["neuron 1"], kept["neuron 2"]
         tokens = kept["tokens"].chunk(2, dim=1)
-        units[backbone.name] = OutlierUnit(best[0], matched, mask, *pair, *tokens)
+        places = own.usual, mask
+        units[backbone.name] = OutlierUnit(best[0], matched, *places, *activations, *tokens)
     return units
 
 

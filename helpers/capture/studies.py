@@ -2,6 +2,7 @@
 with a register at test time beside its controls.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,10 @@ from helpers.interventions import (
     position_conditions,
 )
 from helpers.measures.answers import probe_answers
-from helpers.measures.outliers import Placement, outlier_images
+from helpers.measures.outliers import Placement, counts_at, outlier_images
 from helpers.measures.probes import NOISE, SCHEDULES, Probe, fit_classifier
 from helpers.measures.registers import member_traits, takeover_traits
+from helpers.measures.stats import Estimates
 from helpers.settings import check_choice
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
@@ -66,6 +68,12 @@ class Classifiers:
         labels, scores = images.require_labels(), self.scores(model, captured, images)
         return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
+    def answers(
+        self, model: str, passes: Mapping[str, Captured], images: Any
+    ) -> dict[str, Float[Tensor, " image"]]:
+        """`correct` under each condition."""
+        return {name: self.correct(model, c, images) for name, c in passes.items()}
+
 
 @either
 def classifiers_of(
@@ -75,22 +83,19 @@ def classifiers_of(
     models: Sequence[str] | None = None,
     condition: Hashable = "plain",
     schedule: str = "",
-    *,
-    intervention: Condition | None = None,
 ) -> Classifiers:
     """A classifier of each model: "probe", fitted to the feature of the labelled images `train`, or
     "published".
 
     Args:
         models: of the laboratory; all unless given.
-        condition: of the laboratory, under which the probes are trained; or an `intervention`.
+        condition: of the laboratory, under which the probes are trained.
         schedule: of the probes, a name in `helpers.measures.probes.SCHEDULES`.
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
         return Classifiers(None)
-    states = {condition: intervention or lab.conditions[condition]}
-    captured = lab.passes(train, [Feature()], states, models)[condition]
+    captured = lab.passes(train, [Feature()], [condition], models)[condition]
     how = {"schedule": SCHEDULES[schedule], "seed": lab.seed, "device": lab.device}
     return Classifiers(
         {model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()}
@@ -303,22 +308,22 @@ def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict
 
 
 class MovedOutliers(NamedTuple):
-    """The outliers of one model under one condition of `moved_outliers`.
+    """Outliers of models under the conditions of `moved_outliers`.
 
     Attributes:
-        mask: which patches are outliers, by their norms after the last block and the threshold of
-            the unchanged images.
-        expected: the patches where outliers are expected that follow position.
+        masks: model -> condition -> which patches are outliers, by their norms after the last block
+            and the threshold of the unchanged images.
+        counts: name -> model -> condition -> estimate, by `counts_at` the patches where outliers
+            are expected that follow position.
     """
 
-    mask: Bool[Tensor, "image patch"]
-    expected: list[int]
+    masks: dict[str, dict[str, Bool[Tensor, "image row column"]]]
+    counts: dict[str, dict[str, Estimates]]
 
 
-@either
 def moved_outliers(
     lab: Lab, placed: Mapping[str, Placement], images: Any, kinds: Sequence[str]
-) -> dict[str, dict[str, MovedOutliers]]:
+) -> MovedOutliers:
     """Where outliers go when the content changes and positions do not, and the other way round.
 
     Args:
@@ -326,18 +331,20 @@ def moved_outliers(
         kinds: changes of the content, as in `Images.changed`.
 
     Returns:
-        model -> condition -> its outliers; "as it is" comes first, then the `kinds`, then the moves
-        of `helpers.interventions.position_conditions`.
+        Of the condition "as it is", which comes first, then of the `kinds`, then of the moves of
+        `helpers.interventions.position_conditions`.
     """
     usual = {model: own.usual for model, own in placed.items() if own.usual}
     conditions = dict.fromkeys(("as it is", *kinds), nullcontext)
     conditions |= position_conditions(usual, lab.seed)
     shown = {name: images.changed(name) if name in kinds else images for name in conditions}
     passes = lab.passes(shown, [PatchNorms(-1)], conditions, [*usual])
-    found: dict[str, dict[str, MovedOutliers]] = {model: {} for model in usual}
-    for name, own in passes.items():
-        for model, c in own.items():
-            expected = expected_at(c.layout, usual[model], name, lab.seed)
+    moved = MovedOutliers({model: {} for model in usual}, defaultdict(dict))
+    for model, own in passes.by_model.items():
+        for condition, c in own.items():
             mask = c["patch_norms"] > placed[model].limit
-            found[model][name] = MovedOutliers(mask, expected)
-    return found
+            moved.masks[model][condition] = c.layout.to_grid(mask)
+            expected = expected_at(c.layout, usual[model], condition, lab.seed)
+            for name, estimate in counts_at(mask, expected).items():
+                moved.counts[name].setdefault(model, {})[condition] = estimate
+    return moved

@@ -65,6 +65,7 @@ class Values(list[Value]):
         measured: Mapping[str, Any] = MappingProxyType({}),
         *,
         dataset: str | None = None,
+        start: str = "",
         end: str = "",
         **more: Any,
     ) -> None:
@@ -77,12 +78,13 @@ class Values(list[Value]):
             model: its name.
             measured, more: name -> value.
             dataset: on which it was measured, where it is another one.
-            end: follows each name.
+            start, end: of each name, before and after what is given.
         """
         for name, x in {**measured, **more}.items():
-            x = estimated(x, term(self.claim.id, name + end))
-            self._estimates[model, name + end] = x
-            value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
+            whole = start + name + end
+            x = estimated(x, term(self.claim.id, whole))
+            self._estimates[model, whole] = x
+            value = Value.of(whole, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
             if getattr(x, "per_image", None) is not None:
                 self._per_image.append((model, value.name, value.dataset, x.per_image))
@@ -203,6 +205,7 @@ class Values(list[Value]):
         models: Iterable[str] | None = None,
         called: Mapping[str, str] | None = None,
         reference: float | None = None,
+        ends: Mapping[str, str] = MappingProxyType({}),
         ax: Any = None,
     ) -> None:
         """Draw several values of each model side by side, a colour each.
@@ -214,11 +217,15 @@ class Values(list[Value]):
             called: as in `of`.
             reference: of a dashed line; unless given the margin of the first value, where it is
                 tested and no other value has another margin.
+            ends: model -> what follows each name of its values.
         """
         have = {legend: name for legend, name in names.items() if self.of(name)}
         with_one = dict.fromkeys(x.model for x in self if x.name in have.values())
         models = list(with_one if models is None else models)
-        groups = {legend: self.of(name, models, called) for legend, name in have.items()}
+        groups = {
+            legend: [self.of(name + ends.get(x, ""), [x], called)[0] for x in models]
+            for legend, name in have.items()
+        }
         first = next(iter(names.values()))
         label = label or axis_label(term(self.claim.id, first))
         figures.compared(groups, ax, label, self._reference(names, reference))
@@ -252,7 +259,7 @@ class Values(list[Value]):
 
     def settings(
         self,
-        names: Mapping[str, str],
+        names: Mapping[str, str] | Sequence[str],
         label: str = "",
         models: Iterable[str] | None = None,
         reference: float | None = None,
@@ -262,11 +269,15 @@ class Values(list[Value]):
         """Draw a row for each value, the models side by side, a colour each.
 
         Args:
-            names: how the row is called -> the name of its value; label and reference as in
-                `compared`.
+            names: how the row is called -> the name of its value; or the names alone, whose rows
+                are called as their terms are, without what all of these begin with.
+            label, reference: as in `compared`.
             models: unless given, those that have one of the values.
             printed: of others, without intervals: what they are called -> row -> number.
         """
+        if not isinstance(names, Mapping):
+            common, names = self._by_label(names)
+            label = label or common
         first = next(iter(names.values()))
         with_one = dict.fromkeys(x.model for x in self if x.name in names.values())
         groups = {
@@ -297,6 +308,20 @@ class Values(list[Value]):
         axes = figures.rows(len(panels), each=height)
         for ax, names, label in zip(axes.flat, panels, labels or [""] * len(panels), strict=True):
             self.settings(names, label, models, ax=ax)
+
+    def _by_label(self, names: Iterable[str]) -> tuple[str, dict[str, str]]:
+        """What the labels of values have in common up to a comma, as one of an axis, and the rest
+        of each -> the value's name.
+        """
+        labels = {term(self.claim.id, name).label: name for name in names}
+        first = term(self.claim.id, next(iter(labels.values())))
+        head = first.label.split(", ")[0]
+        if not all(label.startswith(head) for label in labels):
+            return "", labels
+        rest = {x.removeprefix(f"{head}, "): name for x, name in labels.items()}
+        if head in rest:
+            rest = {"as it is" if x == head else x: name for x, name in rest.items()}
+        return axis_label(replace(first, label=head)), rest
 
     def _reference(self, names: Mapping[str, str], given: float | None) -> float | None:
         """What is given, else the margin of the first value, unless another one has another."""

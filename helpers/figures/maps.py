@@ -85,7 +85,7 @@ def share_maps(
     """One map a model: the share of images with an outlier at each grid position, from 0 to 1."""
     if not shares:
         return np.array([])
-    axes = many(axes, len(shares), columns, each=2.6)
+    axes = many(axes, len(shares), columns, each=min(2.6, 0.6 + 8 / columns))
     panels = np.ravel(axes)
     for ax, (model, share) in zip(panels, shares.items(), strict=True):
         drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="none", vmin=0, vmax=1)
@@ -244,7 +244,8 @@ def panels(
     if not images:
         return np.array([])
     across, norms = len(images[0]), set(norms)
-    axes = np.asarray(many(axes, len(images) * across, across, each=1.8)).reshape(len(images), -1)
+    axes = many(axes, len(images) * across, across, each=min(1.8, 9.2 / across))
+    axes = np.asarray(axes).reshape(len(images), -1)
     for row, pictures in zip(axes, images, strict=True):
         pictures, alike = {title: _square(values) for title, values in pictures.items()}, {}
         for title, values in pictures.items():

@@ -4,8 +4,9 @@ Where outliers go shows whether position or content makes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,30 +143,27 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
         yield backbone
 
 
-def unit_treatments(
-    neurons: Mapping[str, Neurons],
-    matched: Mapping[str, Neurons],
-    positions: Mapping[str, Sequence[int]],
-) -> dict[str, Change]:
+def unit_treatments(units: Mapping[str, Any]) -> dict[str, Change]:
     """What shows whether a neuron, or the patches where it acts, cause what they seem to, by name.
 
-    "ablated": the neurons set to zero. "ablated_there": only at the `positions`. "averaged": at
-    every patch at their mean over the patches of the image. "matched": others that write as much,
-    set to zero. "shifted": the neurons moved to one token. "dropped": the patches at the
-    `positions` taken out. "dropped_centre": the patches around the centre of the grid taken out.
+    "plain": the model as it is. "ablated": the neuron set to zero. "ablated_there": only at the
+    usual positions. "averaged": at every patch at its mean over the patches of the image.
+    "matched": another one that writes as much, set to zero. "shifted": the neuron moved to one
+    token. "dropped": the patches at the usual positions taken out. "dropped_centre": the patches
+    around the centre of the grid taken out.
 
     Args:
-        neurons: model -> its neurons.
-        matched: model -> as many others, from `helpers.capture.matched_neurons_of`.
-        positions: model -> the patches where the neurons act.
+        units: model -> what has its `neuron`, the `matched` one and the `usual` positions where it
+            acts, as `helpers.capture.OutlierUnit`.
     """
     return {
-        "ablated": lambda b: ablated_neurons(b, neurons[b.name]),
-        "ablated_there": lambda b: neurons_off_at(b, neurons[b.name], positions[b.name]),
-        "averaged": lambda b: averaged_neurons(b, neurons[b.name]),
-        "matched": lambda b: ablated_neurons(b, matched[b.name]),
-        "shifted": lambda b: test_time_registers(b, neurons[b.name]),
-        "dropped": lambda b: removed_patches(b, positions[b.name]),
+        "plain": nullcontext,
+        "ablated": lambda b: ablated_neurons(b, [units[b.name].neuron]),
+        "ablated_there": lambda b: neurons_off_at(b, [units[b.name].neuron], units[b.name].usual),
+        "averaged": lambda b: averaged_neurons(b, [units[b.name].neuron]),
+        "matched": lambda b: ablated_neurons(b, [units[b.name].matched]),
+        "shifted": lambda b: test_time_registers(b, [units[b.name].neuron]),
+        "dropped": lambda b: removed_patches(b, units[b.name].usual),
         "dropped_centre": lambda b: removed_patches(b, b.layout.centre),
     }
 

@@ -27,7 +27,7 @@ from helpers.measures._arrays import (
     mean_where,
     to_numpy,
 )
-from helpers.measures.answers import paired_accuracy, points
+from helpers.measures.answers import paired_accuracy
 from helpers.measures.attention import iou, top_patches
 from helpers.measures.blocks import (
     at_peak,
@@ -317,6 +317,7 @@ class Placement:
         onset: the first block with an outlier, as `onset_block` gives it.
         usual: the four positions at which most images have one; none without any.
         estimates: what `placement` says.
+        curves: the mean norm after each block at the usual positions and at all others.
     """
 
     limit: float
@@ -324,6 +325,7 @@ class Placement:
     onset: Int[Tensor, " image"]
     usual: list[int]
     estimates: Estimates
+    curves: Mapping[str, Sequence[Estimate]]
 
 
 def placement(
@@ -351,6 +353,9 @@ def placement(
     limit, onset = threshold(last, rule), onset_block(norms)
     mask = last > limit
     usual = usual_positions(mask, USUAL) if mask.any() else []
+    others = [patch for patch in range(mask.shape[1]) if patch not in usual]
+    places = {"usual positions": usual, "all others": others} if usual else {}
+    curves = {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
     estimates = {
         "outlier_images": outlier_images(last),
         "outliers_per_image": over_images(mask.sum(1), (0, mask.shape[1])),
@@ -366,7 +371,7 @@ def placement(
             "onset_block": over_images(started, (0, norms.shape[1])),
             "onset_share": share(onset == started.bincount().argmax()),
         }
-    return Placement(limit, mask, onset, usual, estimates)
+    return Placement(limit, mask, onset, usual, estimates, curves)
 
 
 def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
@@ -405,67 +410,36 @@ def at_fixed(learnt: Bool[Tensor, "_ patch"], tested: PatchMask, attention: PerP
     return counts_at(tested, positions) | {"attention_lift": over_images(lift)}
 
 
-def at_other_size(
-    mask: PatchMask,
-    corners: Sequence[int],
-    positions: Sequence[int],
-    grid: Grid,
-    other: Grid,
-) -> Estimates:
-    """Whether outliers at a second resolution are where they were at the first.
-
-    "count", "images" and "share" of `counts_at` the patches of the `other` grid that overlap the
-    area of `positions` in `grid`; "corner_share", the share of the outliers in the `corners`.
+def at_other_size(mask: PatchMask, area: Sequence[int], corners: Sequence[int]) -> Estimates:
+    """`counts_at` the patches of an `area` that may have more patches than outliers, so without
+    "filled"; and "corner_share", the share of the outliers in the `corners`.
     """
-    counts = counts_at(mask, overlapping(positions, grid, other))
-    del counts["filled"]  # more patches overlap a position than it can have outliers
+    counts = counts_at(mask, area)
+    del counts["filled"]
     return counts | {"corner_share": share_at(mask, corners)}
 
 
-def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
-    """What the counts of several conditions (`counts_at`) say together, in words.
-
-    Position decides *where* outliers are if in every condition with outliers more than `margin`
-    of them are where they are expected, and *whether* there is one if in every condition more than
-    `margin` of these places have one.
-    """
-    where = [x["share"].value for x in counts.values() if x["share"].n]
-    if not where or min(where) <= margin:
-        return "not position"
-    whether = min(x["filled"].value for x in counts.values())
-    return "position" if whether > margin else "position mainly, content has a veto"
-
-
-def curves_at(norms: PerBlockPatch, positions: Sequence[int]) -> dict[str, list[Estimate]]:
-    """The mean norm after each block at the usual positions and at all others."""
-    rest = [patch for patch in range(norms.shape[-1]) if patch not in positions]
-    places = {"usual positions": list(positions), "all others": rest}
-    return {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
-
-
 def treated(
-    norms: Mapping[str, PerPatch],
-    limit: float,
-    right: Mapping[str, ImageMask],
+    norms: Mapping[str, PerPatch], limit: float, right: Mapping[str, PerImage]
 ) -> Estimates:
-    """Outliers and accuracy of a model as it is (the first condition), and under treatments.
+    """Outliers and accuracy of a model as it is ("plain", the first), and under treatments.
 
     `max_norm`, largest norm of an image; `images`, the share of images with an outlier, above
-    `limit`; and with answers `accuracy` in %, and of a treatment `loss`, the accuracy lost in
-    points, paired, and `mcnemar_p`. `_CONDITION` ends the names but for the first.
+    `limit`; and where answers are given, 100 where right and else 0, `accuracy` in %, and of a
+    treatment `loss`, the accuracy lost in points, paired, and `mcnemar_p`. `_TREATMENT` ends the
+    names.
     """
     estimates: Estimates = {}
-    first = next(iter(norms), None)
-    for condition, x in norms.items():
-        end = "" if condition == first else f"_{condition}"
+    for name, x in norms.items():
+        end = "" if name == "plain" else f"_{name}"
         estimates["max_norm" + end] = over_images(x.amax(1))
         estimates["images" + end] = share((x > limit).any(1))
-        if not right:
-            continue
-        estimates["accuracy" + end] = over_images(100 * right[condition].float(), (0, 100))
-        if end:
-            estimates["loss" + end] = points(right[first], right[condition])
-            estimates["mcnemar_p" + end] = mcnemar(right[first], right[condition])
+        if right:
+            estimates["accuracy" + end] = over_images(right[name], (0, 100))
+        if right and end:
+            before, after = right["plain"], right[name]
+            estimates["loss" + end] = over_images(before - after, (-100, 100))
+            estimates["mcnemar_p" + end] = mcnemar(before > 0, after > 0)
     return estimates
 
 

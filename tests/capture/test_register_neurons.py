@@ -363,10 +363,11 @@ def test_the_unit_is_the_planted_one_and_the_tokens_are_those_of_outliers():
     limit = threshold(norms, "median:3")
     mask = norms > limit
     mask[0] = False  # what the search leaves out
-    own = Placement(limit, mask, torch.zeros(6, dtype=torch.int64), [0], {})
-    none = Placement(limit, mask & False, own.onset, [], {})
+    own = Placement(limit, mask, torch.zeros(6, dtype=torch.int64), [0], {}, {})
+    none = Placement(limit, mask & False, own.onset, [], {}, {})
     placed = {MODEL: own, "control-clean": none}
     (found,) = outlier_units(Lab([*placed], 1), placed, images, 2, RULE).values()
+    assert found.usual == [0]
     first = images.select(range(2))
     asked = {"where": "patches", "among": "later", "rule": RULE, "seed": 1}
     assert [found.matched] == matched_neurons(backbone, [found.neuron], first, **asked)

@@ -39,7 +39,7 @@ from helpers.interventions import (
     random_neurons,
 )
 from helpers.interventions import test_time_registers as registers
-from helpers.measures.outliers import placement
+from helpers.measures.outliers import counts_at, placement
 from helpers.measures.probes import SCHEDULES, fit_classifier
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone
 
@@ -302,17 +302,19 @@ def test_outliers_that_follow_position():
     lab = Lab(NAMES, 2, batch_size=BATCH)
     captured = lab.capture(images, [PatchNorms()])
     placed = {name: placement(c["patch_norms"], c.layout.corners) for name, c in captured.items()}
-    found = moved_outliers(lab, placed, images, ["rolled"])
-    assert [*found] == [PLANTED]
-    own, usual = found[PLANTED], placed[PLANTED].usual
+    masks, counts = moved_outliers(lab, placed, images, ["rolled"])
+    assert [*masks] == [*counts["share"]] == [PLANTED]
+    own = {name: mask.flatten(1) for name, mask in masks[PLANTED].items()}
+    usual, layout = placed[PLANTED].usual, captured[PLANTED].layout
     assert [*own] == ["as it is", "rolled", "swapped", "permuted", "zeroed"]
-    assert torch.equal(own["as it is"].mask, placed[PLANTED].mask)
-    for name, moved in own.items():
-        assert moved.expected == expected_at(captured[PLANTED].layout, usual, name, 2)
+    assert torch.equal(own["as it is"], placed[PLANTED].mask)
+    for name, mask in own.items():
+        found = {x: counted[PLANTED][name] for x, counted in counts.items()}
+        assert found == counts_at(mask, expected_at(layout, usual, name, 2))
     for name in ("as it is", "rolled"):  # the control plants by place, whatever the embeddings
-        assert own[name].mask.nonzero()[:, 1].unique().tolist() == usual
+        assert own[name].nonzero()[:, 1].unique().tolist() == usual
     rolled = lab.capture(images.changed("rolled"), [PatchNorms(-1)], [PLANTED])
-    assert torch.equal(own["rolled"].mask, rolled[PLANTED]["patch_norms"] > placed[PLANTED].limit)
+    assert torch.equal(own["rolled"], rolled[PLANTED]["patch_norms"] > placed[PLANTED].limit)
 
 
 def test_as_many_neurons_are_moved_as_asked_for():

@@ -35,6 +35,7 @@ def values(claim):
 def test_values_are_added_in_order(claim, values):
     assert isinstance(values, Values) and (values.claim, values.dataset) == (claim, "scenes")
     values.add("b", {"auc": Estimate(0.5, 0.4, 0.6, 8)}, dataset="photographs", end="_large")
+    values.add("b", {"share": 0.5}, start="rolled_")
     assert values == [
         Value("auc", "a", "scenes", 0.8, 0.7, 0.9, 64),
         Value("registers", "a", "scenes", 4.0),
@@ -43,6 +44,7 @@ def test_values_are_added_in_order(claim, values):
             for x in (1, 2, 3)
         ),
         Value("auc_large", "b", "photographs", 0.5, 0.4, 0.6, 8),
+        Value("rolled_share", "b", "scenes", 0.5),
     ]
 
 
@@ -82,3 +84,13 @@ def test_the_verdict_has_every_source_once(claim):
     assert result.models == {"a": "supported", "b": "refuted"} and result.verdict == "refuted"
     assert result.sources == [*sources.values(), measured.describe(), learnt.describe()]
     assert result.not_run == not_run and result.values == list(values)
+
+
+def test_rows_are_called_as_terms_without_what_all_begin_with():
+    values = Values(load_registry()["xx2-corner-outliers"], "scenes")
+    assert values._by_label(["max_norm", "max_norm_ablated"]) == (
+        "Largest patch norm",
+        {"as it is": "max_norm", "the neuron at zero": "max_norm_ablated"},
+    )
+    label, rows = values._by_label(["channel_share", "cosine_outlier"])
+    assert label == "" and [*rows.values()] == ["channel_share", "cosine_outlier"]

@@ -1,8 +1,9 @@
 """Positions that are moved, and changes at a few patches, against the forward pass of tests/zoo.py,
 in float64, without a hook."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -159,9 +160,10 @@ def test_beside_appended_tokens(backbone, order):
 
 def test_treatments_are_those_of_each_model():
     images, model, places = load_images("scenes", 3), "control-position", [90, 91, 104, 105]
-    given = {model: [(1, 0)]}, {model: [(1, 3)]}, {model: places}
+    unit = SimpleNamespace(neuron=(1, 0), matched=(1, 3), usual=places)
     backbone = load_backbone(model)
     changes = {
+        "plain": nullcontext,
         "ablated": lambda: ablated_neurons(backbone, [(1, 0)]),
         "ablated_there": lambda: neurons_off_at(backbone, [(1, 0)], places),
         "averaged": lambda: averaged_neurons(backbone, [(1, 0)]),
@@ -170,7 +172,7 @@ def test_treatments_are_those_of_each_model():
         "dropped": lambda: removed_patches(backbone, places),
         "dropped_centre": lambda: removed_patches(backbone, backbone.layout.centre),
     }
-    passes = Lab([model]).passes(images, [PatchNorms(-1)], unit_treatments(*given))
+    passes = Lab([model]).passes(images, [PatchNorms(-1)], unit_treatments({model: unit}))
     assert [*passes] == [*changes]
     for name, change in changes.items():
         with change():

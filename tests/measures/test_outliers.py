@@ -12,7 +12,6 @@ from helpers.measures.outliers import (
     at_fixed,
     cosine_with_others,
     counts_at,
-    driver,
     emergence,
     filled,
     firing,
@@ -32,8 +31,6 @@ from helpers.measures.outliers import (
     under_rule,
 )
 from helpers.measures.stats import (
-    NONE,
-    Estimate,
     auc_over_images,
     over_images,
     share,
@@ -427,29 +424,3 @@ def test_fixed_positions_are_those_of_other_images():
     assert counts(found) == {30} and values(found) == pytest.approx(
         {"count": 2.5, "images": 1, "share": 45 / 75, "filled": 45 / 60, "attention_lift": 1.25}
     )
-
-
-def counted(share, whether, n=50):
-    return {
-        "share": NONE if share is None else Estimate(share, share, share, n),
-        "filled": Estimate(whether, whether, whether, n),
-    }
-
-
-@pytest.mark.parametrize(
-    "pairs, expected",
-    [
-        ([(1, 0.98), (0.95, 0.91)], "position"),
-        ([(1, 0.98), (1, 0.75)], "position mainly, content has a veto"),
-        ([(1, 0.98), (0.5, 0.95)], "not position"),
-        ([(1, 0.98), (0.9, 0.95)], "not position"),  # not above the margin
-        ([(1, 0.98), (1, 0.9)], "position mainly, content has a veto"),
-        (
-            [(1, 0.98), (None, 0)],
-            "position mainly, content has a veto",
-        ),  # no outlier at all in a condition
-        ([(None, 0)], "not position"),
-    ],
-)
-def test_what_drives_outliers(pairs, expected):
-    assert driver({str(i): counted(*pair) for i, pair in enumerate(pairs)}, 0.9) == expected
