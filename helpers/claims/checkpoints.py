@@ -5,7 +5,7 @@ in checkpoints.yml.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from math import nan
 from pathlib import Path
@@ -16,10 +16,9 @@ import numpy as np
 import yaml
 from jaxtyping import Float, Shaped
 
-from helpers.measures._arrays import PatchScores
-from helpers.measures.norms import outliers
-from helpers.measures.outliers import FEW, PRESENT, outlier_images
-from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images, share_at
+from helpers.capture import Lab
+from helpers.measures.outliers import FEW
+from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images
 from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
@@ -88,43 +87,33 @@ def members(
     return found
 
 
-def measured(
-    folder: str, models: Sequence[str], n: int
-) -> tuple[dict[str, Estimates], dict[str, SimpleNamespace], SimpleNamespace, dict[str, str]]:
-    """What diagnoses found of models, from their files in `folder`.
+def measured(folder: str, lab: Lab, n: int) -> dict[tuple[str, int], Estimates]:
+    """What diagnoses found of the models of a laboratory, from their files in `folder`: (model, 0)
+    -> the shares "outlier_images" and "corner_share" (of outliers).
 
-    Returns:
-        Model -> its `presence_and_corners`; model -> what has its `source`; the images, without
-        pictures; and model -> why there is nothing of it.
+    The laboratory gets the sources of the models, the images, without pictures, and why there is
+    nothing of a model.
 
     Raises ValueError where they are not all of the same `n` images.
     """
     every = {own["model"]: own["details"] for own in map(read, sorted(Path(folder).glob("*.json")))}
-    there = {model: every[model] for model in models if model in every}
+    there = {model: every[model] for model in lab.models if model in every}
     shown = {own["images"]["digest"]: own["images"] for own in there.values()}
     if [images["n"] for images in shown.values()] != [n]:
         sets = ", ".join(f"{images['n']} images" for images in shown.values()) or "no such model"
         raise ValueError(f"{folder} is of {sets}; it has to be of the same {n} images")
     (images,) = shown.values()
-    found = {
-        model: {
+    described = SimpleNamespace(name=images["name"], ids=(), contents=(), describe=lambda: images)
+    lab.sets.append(described)
+    lab.sources |= {model: own["source"] for model, own in there.items()}
+    lab.not_run |= {x: f"{folder} has no file of it" for x in lab.models if x not in there}
+    return {
+        (model, 0): {
             "outlier_images": _estimate(own["images_with_outliers"]),
             "corner_share": _estimate(own["place"] and own["place"]["corners"]),
         }
         for model, own in there.items()
     }
-    sources = {model: SimpleNamespace(source=own["source"]) for model, own in there.items()}
-    described = SimpleNamespace(
-        name=images["name"], ids=(), contents=(), describe=lambda: dict(images)
-    )
-    missing = {model: f"{folder} has no file of it" for model in models if model not in there}
-    return found, sources, described, missing
-
-
-def presence_and_corners(norms: PatchScores, corners: Sequence[int]) -> Estimates:
-    """The shares "outlier_images" and "corner_share" (of outliers) of one checkpoint's norms."""
-    found = outliers(norms, PRESENT)
-    return {"outlier_images": outlier_images(norms), "corner_share": share_at(found, corners)}
 
 
 def recipe_estimates(
@@ -152,6 +141,20 @@ def recipe_estimates(
     # What is taken of a checkpoint is no number of an image.
     found = {x: own._replace(over="checkpoints", per_image=None) for x, own in found.items()}
     return found | {"checkpoints_with": float(has.mean())}
+
+
+def by_recipe(
+    members: Iterable[Member], found: Mapping[tuple[str, int], Estimates], name: str
+) -> dict[str, dict[str, Estimate]]:
+    """Recipe -> side of the images, or checkpoint -> the estimate called `name`, where there is
+    one.
+    """
+    groups: dict[str, dict[str, Estimate]] = {}
+    for x in members:
+        group, estimate = groups.setdefault(x.recipe, {}), found[x.model, x.side][name]
+        if estimate.n:
+            group[f"{x.side} px" if x.side else x.model] = estimate
+    return groups
 
 
 def first_over_second(rows: Float[np.ndarray, "checkpoint 3"]) -> float:

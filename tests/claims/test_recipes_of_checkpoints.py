@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import timm
 
-from helpers.capture import PatchNorms, capture
+from helpers.capture import Lab, PatchNorms, capture
 from helpers.claims import checkpoints, load_registry
 from helpers.claims.checkpoints import (
     adjusted_r_squared,
     first_over_second,
-    presence_and_corners,
     recipe_estimates,
 )
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
-from helpers.measures.stats import NONE, Estimate, over_images
+from helpers.measures.norms import outliers
+from helpers.measures.stats import NONE, Estimate, over_images, share, share_at
 from helpers.models import load_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -88,13 +88,13 @@ def test_diagnoses_are_judged(tmp_path):
         assert result.by_model["AugReg"]["recipe_over_size"].n == 27
     folder = tmp_path / "by-size"
     with pytest.raises(ValueError, match="is of 200 images"):
-        checkpoints.measured(str(folder), models, 100)
+        checkpoints.measured(str(folder), Lab(models), 100)
     path = folder / f"{models[0]}.json"
     one = json.loads(path.read_text())
     one["details"]["images"]["digest"] = "0" * 16
     path.write_text(json.dumps(one))
     with pytest.raises(ValueError, match="200 images, 200 images"):
-        checkpoints.measured(str(folder), models, 200)
+        checkpoints.measured(str(folder), Lab(models), 200)
 
 
 def test_the_files_of_the_book_are_whole_small_and_of_known_models():
@@ -183,8 +183,9 @@ def test_outliers_that_one_recipe_puts_into_corners_support_the_claim():
     for seed in range(6):
         images = load_images("scenes", 6, seed)
         for name, backbone in models.items():
-            norms = capture(backbone, images, [PatchNorms((-1,))])["patch_norms"][:, 0]
-            own.append(presence_and_corners(norms, backbone.layout.corners))
+            mask = outliers(capture(backbone, images, [PatchNorms(-1)])["patch_norms"], "median:3")
+            corner_share = share_at(mask, backbone.layout.corners)
+            own.append({"outlier_images": share(mask.any(1)), "corner_share": corner_share})
             recipes.append(name)
             sizes.append("small" if seed % 2 else "large")
     found = recipe_estimates(own, recipes, sizes, [x == "control-corners" for x in recipes])
