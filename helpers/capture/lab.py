@@ -16,7 +16,7 @@ from torch import Tensor
 
 from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
-from helpers.images import Images, load_images, load_train_test
+from helpers.images import Images, load_images, load_segments, load_train_test
 from helpers.interventions import appended_registers, rolled_content
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
@@ -155,6 +155,15 @@ class Lab:
         learnt, tested = load_train_test(train, test, n_train, n, self.seed, by or None)
         return self.use(learnt), self.use(tested)
 
+    def segments(
+        self, train: str, n_train: int, validation: str, n_validation: int, test: str, n: int
+    ) -> list[Images]:
+        """Load images whose pixels have classes, to learn on, to choose on and to test on, see
+        `helpers.images.load_segments`.
+        """
+        sets = load_segments((train, validation, test), (n_train, n_validation, n), self.seed)
+        return [self.use(images) for images in sets]
+
     def use(self, images: Images) -> Images:
         """Name images among the sources of the result."""
         self.sets.append(images)
@@ -262,11 +271,15 @@ def maps_of(
     passes: Mapping[Hashable, Mapping[str, Captured]], key: str
 ) -> dict[str, dict[Hashable, Tensor]]:
     """Model -> title of two lines -> (image, patch row, patch column) of what was kept of the
-    patches, in each condition.
+    patches, in a row or on the grid, in each condition.
     """
     what = key.replace("_", " ").removesuffix("s")
+
+    def on_grid(c: Captured) -> Tensor:
+        return c[key] if c[key].ndim > 2 else c.layout.to_grid(c[key])
+
     return {
-        model: {f"{what}\n{name}": c.layout.to_grid(c[key]) for name, c in own.items()}
+        model: {f"{what}\n{name}": on_grid(c) for name, c in own.items()}
         for model, own in by_model(passes).items()
     }
 

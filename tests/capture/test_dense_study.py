@@ -1,12 +1,10 @@
 """Probes that segment, in states of controls of which it is known what their outliers spoil."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 import torch
 
-from helpers.capture import FinalTokens, capture, dense_study
+from helpers.capture import FinalTokens, Lab, capture, dense_study
 from helpers.images import load_segments
 from helpers.interventions import ablated_neurons
 from helpers.interventions import test_time_registers as moved_neurons
@@ -16,7 +14,6 @@ from helpers.measures.segmentation import (
     mean_iou,
     pixel_counts,
     probe_maps,
-    segmentation_estimates,
 )
 from helpers.models import load_backbone, planted
 
@@ -28,7 +25,7 @@ def given(change):
     return lambda b: change(b, UNIT[b.name]) if b.name in UNIT else None
 
 
-STATES = {"": nullcontext, "_moved": given(moved_neurons), "_zero": given(ablated_neurons)}
+STATES = {"moved": given(moved_neurons), "zeroed": given(ablated_neurons)}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +35,10 @@ def sets():
 
 @pytest.fixture(scope="module")
 def study(sets):
-    options = {"points": POINTS, "penalties": [0.01], "most": 500}
-    return dense_study(NAMES, sets, CLASSES, STATES, **options)
+    lab = Lab(NAMES, conditions=STATES)
+    states = {"": "plain", "_moved": "moved", "_zero": "zeroed"}
+    how = {"points": POINTS, "penalties": [0.01], "most": 500}
+    return dense_study(lab, sets, CLASSES, states, [224], **how)[224]
 
 
 def test_places_are_where_the_model_as_it_is_has_outliers(sets, study):
@@ -56,7 +55,7 @@ def test_places_are_where_the_model_as_it_is_has_outliers(sets, study):
 
 def test_each_state_has_its_own_probe(sets, study):
     assert {name: [*own] for name, own in study.counts.items()} == {
-        name: [*STATES] if name in UNIT else [""] for name in NAMES
+        name: ["", "_moved", "_zero"] if name in UNIT else [""] for name in NAMES
     }
     backbone, (train, validation, images) = load_backbone("control-noise", whole=True), sets
     with moved_neurons(backbone, UNIT["control-noise"]):
@@ -84,6 +83,7 @@ def test_moving_gains_where_outliers_spoil_and_not_where_the_patch_is_erased_bef
             if name in UNIT
         }
         assert gain["control-noise"] > 10 and abs(gain["control-position"]) < 1
-    estimates = segmentation_estimates(study.counts["control-noise"], "224")
+    estimates = study.estimates("control-noise")
     assert estimates["gain_moved_224"].low > 1
     assert estimates["right_gain_moved_224_places"].low > 0
+    assert study.gain("control-noise", "control-clean").low > 1
