@@ -350,8 +350,7 @@ def either(function):
         found = function(own, *given, **options)
         if hasattr(found, "not_run"):
             return replace(found, not_run=own.not_run)
-        returned_alone = "classifiers_of", "moved_outliers", "outlier_units"
-        return found if function.__name__ in returned_alone else (found, own.not_run)
+        return found if function.__name__ == "classifiers_of" else (found, own.not_run)
 
     return called
 

@@ -2,7 +2,7 @@
 zero or to their mean, and register neurons moved away from them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.lab import Captured, Condition, Lab, capture_conditions, capture_each
+from helpers.capture.lab import (
+    Captured,
+    Condition,
+    Lab,
+    Passes,
+    Reducers,
+    capture_conditions,
+    capture_each,
+)
 from helpers.capture.reducers import (
     Feature,
     Magnitudes,
@@ -87,26 +95,22 @@ class ReplacedStudy:
         tokens: model -> its outlier tokens; only of models that have some before the last block.
         estimates: model -> `helpers.measures.replaced.replacement_costs`, with "_KIND" at the end
             of the name for other tokens; `outlier_images`; `replaced`, how many in an image.
-        not_run: model -> why it is not here.
     """
 
     plain: Mapping[str, Captured]
     tokens: Mapping[str, OutlierTokens]
     estimates: Mapping[str, Estimates]
-    not_run: Mapping[str, str]
 
 
 def replaced_study(
-    models: Sequence[str],
+    lab: Lab,
     train: Any,
     images: Any,
     n_learn: int,
-    *,
     classifier: str = "probe",
+    models: Sequence[str] | None = None,
+    condition: Hashable = "plain",
     kinds: Sequence[str] = tuple(REPLACEMENTS),
-    state: Condition = nullcontext,
-    seed: int = 0,
-    **options: Any,
 ) -> ReplacedStudy:
     """What it costs to replace the outlier tokens of each image, patches or registers of any kind,
     and as many others.
@@ -115,16 +119,17 @@ def replaced_study(
         train, images: labelled sets. From the first `n_learn` of `train` come the limit, the
             blocks, and the means; from all of them the probes.
         classifier: as in `classifiers_of`.
+        models: of the laboratory; all unless given.
+        condition: of the laboratory, in which the model is in all passes.
         kinds: in REPLACEMENTS, "outliers" among them.
-        state: what the model is changed by in all passes, such as register neurons that are moved.
     """
-    passed = partial(_passed, state=state, **options)
-    learn = train.select(range(min(n_learn, len(train))))
-    learnt, not_run = passed(models, learn, lambda _: [TokenNorms()])
-    plain, trained = (passed([*learnt], x, lambda _: [TokenNorms(-1)])[0] for x in (images, train))
-    tokens, limits = _tokens_of(learnt, plain, seed)
+    state, learn = lab.conditions[condition], train[:n_learn]
+    passed = partial(_passed, lab, state)
+    learnt = passed(learn, [TokenNorms()], models)
+    plain, trained = (passed(x, [TokenNorms(-1)], [*learnt]) for x in (images, train))
+    tokens, limits = _tokens_of(learnt, plain, lab.seed)
     asked = {kind: REPLACEMENTS[kind] for kind in kinds}
-    made = _replacements(tokens, asked, passed, learn, images, seed)
+    made = _replacements(tokens, asked, passed, learn, images, lab.seed)
     conditions: dict[str, Condition] = {"as it is": state}
     for kind in kinds:
         for how in REPLACEMENTS[kind]:
@@ -134,12 +139,10 @@ def replaced_study(
     def read(places: Mapping[str, Tensor]) -> list[Reducer]:
         return [Feature(), Output(), OtherPatches(places["outliers"])]
 
-    after, _ = capture_conditions(
-        [*tokens], images, lambda name: read(tokens[name].tested), conditions, **options
-    )
-    of_train = {name: _places(trained[name], limits[name], seed) for name in tokens}
-    fitted, _ = passed([*tokens], train, lambda name: read(of_train[name]))
-    heads = classifiers_of(classifier, [*tokens], train, intervention=state, **options)
+    after = lab.passes(images, lambda name: read(tokens[name].tested), conditions, [*tokens])
+    of_train = {name: _places(trained[name], limits[name], lab.seed) for name in tokens}
+    fitted = passed(train, lambda name: read(of_train[name]), [*tokens])
+    heads = classifiers_of(lab, classifier, train, [*tokens], condition)
     labels, estimates = torch.as_tensor(images.require_labels()), {}
     for name, c in plain.items():
         some = (c["token_norms"] > limits[name]) & _eligible(c.layout)
@@ -147,9 +150,9 @@ def replaced_study(
         if name not in tokens:
             continue
         probe = fit_classifier(fitted[name]["other_patches"], train.require_labels())
-        own = {condition: kept[name] for condition, kept in after.items()}
+        own = after.by_model[name]
         estimates[name] |= replacement_costs(
-            {x: heads.correct(name, kept, images) > 0 for x, kept in own.items()},
+            {x: right > 0 for x, right in heads.answers(name, own, images).items()},
             {x: heads.scores(name, kept, images) for x, kept in own.items()},
             {
                 x: probe(kept["other_patches"]).argmax(-1) == labels
@@ -159,7 +162,7 @@ def replaced_study(
             labels,
         )
         estimates[name]["replaced"] = over_images((tokens[name].tested["outliers"] >= 0).sum(1))
-    return ReplacedStudy(plain, tokens, estimates, not_run)
+    return ReplacedStudy(plain, tokens, estimates)
 
 
 def attention_bias(
@@ -211,10 +214,12 @@ def _means(
     **options: Any,
 ) -> dict[str, "Replacement"]:
     """Model -> the replacement of its outlier tokens by their "mean" or as a "bias"."""
-    passed = partial(_passed, state=nullcontext, **options)
-    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
+    if not models:
+        return {}
+    passed = partial(_passed, Lab([*models], **options), nullcontext)
+    learnt = passed(learn, [TokenNorms()], models)
     if plain is None:
-        plain, _ = passed([*learnt], learn, lambda _: [TokenNorms(-1)])
+        plain = passed(learn, [TokenNorms(-1)], [*learnt])
     tokens, _ = _tokens_of(learnt, plain, 0)
     made = _replacements(tokens, {"outliers": (how,)}, passed, learn)
     return {name: own["outliers", how] for name, own in made.items()}
@@ -234,16 +239,10 @@ def _tokens_of(
 
 
 def _passed(
-    models: Sequence[str],
-    images: Any,
-    reducers: Callable[[str], list[Reducer]],
-    *,
-    state: Condition,
-    **options: Any,
-) -> tuple[dict[str, Captured], dict[str, str]]:
+    lab: Lab, state: Condition, images: Any, reducers: Reducers, models: Sequence[str] | None
+) -> dict[str, Captured]:
     """One pass in the state."""
-    passes, not_run = capture_conditions(models, images, reducers, {"": state}, **options)
-    return passes[""], not_run
+    return lab.passes(images, reducers, {"": state}, models)[""]
 
 
 def _replaced(
@@ -323,7 +322,7 @@ def _replacements(
 
         return {
             name: {key: _by_kind(x, places[name]) for key, x in c.tensors.items()}
-            for name, c in passed([*tokens], images, reducers)[0].items()
+            for name, c in passed(images, reducers, [*tokens]).items()
         }
 
     lent = [kind for kind in kinds if "other" in kinds[kind]]
@@ -390,23 +389,13 @@ class MassiveStudy:
             `found`, `MassiveTokens` after the onset; "zeroed" and "mean", the channels of all
             tokens with a massive activation set to that; "others", as many random channels there at
             zero; "centre", the channels of as many central patches at zero.
-        not_run: model -> why it is not here.
     """
 
     found: Mapping[str, Massive]
-    passes: Mapping[str, Mapping[str, Captured]]
-    not_run: Mapping[str, str]
+    passes: Passes
 
 
-def massive_study(
-    models: Sequence[str],
-    learn: Any,
-    images: Any,
-    reducers: Sequence[Reducer],
-    *,
-    seed: int = 0,
-    **options: Any,
-) -> MassiveStudy:
+def massive_study(lab: Lab, learn: Any, images: Any, reducers: Sequence[Reducer]) -> MassiveStudy:
     """Find the massive activations on some images, and change them on others (Sun et al.,
     arXiv:2402.17762).
 
@@ -414,11 +403,11 @@ def massive_study(
         learn, images: with no image in both.
         reducers: what to keep of the tested images beside the activations.
     """
-    learnt, not_run = capture_each(models, learn, [Magnitudes()], **options)
+    learnt = lab.capture(learn, [Magnitudes()])
     onsets = {model: onset_of(c["magnitudes"]) for model, c in learnt.items()}
     chosen = {model: [MassiveTokens(x)] for model, x in onsets.items() if x is not None}
-    tokens = capture_each([*chosen], learn, chosen.get, **options)[0] if chosen else {}
-    found = {model: _massive_of(c, onsets[model], seed) for model, c in tokens.items()}
+    tokens = lab.capture(learn, chosen.get, [*chosen])
+    found = {model: _massive_of(c, onsets[model], lab.seed) for model, c in tokens.items()}
 
     def changed(name: str, where: str = "massive", mean: bool = False) -> Condition:
         def change(backbone: Backbone, own: Massive) -> AbstractContextManager:
@@ -436,8 +425,7 @@ def massive_study(
     }
     kept = dict.fromkeys(conditions, reducers)
     kept |= {"plain": lambda model: [*reducers, Magnitudes(), *chosen.get(model, [])]}
-    passes, _ = capture_conditions(models, images, kept, conditions, **options)
-    return MassiveStudy(found, passes, not_run)
+    return MassiveStudy(found, lab.passes(images, kept, conditions))
 
 
 def _massive_of(captured: Captured, onset: int, seed: int) -> Massive:

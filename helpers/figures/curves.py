@@ -132,6 +132,7 @@ def trainings(
     reference: float | None = None,
     bottom: float | None = None,
     legend: bool = True,
+    xlabel: str = "training step",
 ) -> np.ndarray:
     """What was followed along trainings, one line each: a panel a recipe, a colour a kind of model.
 
@@ -143,6 +144,7 @@ def trainings(
         reference: drawn as a horizontal dashed line.
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
         legend: one for several calls is enough.
+        xlabel: of the steps.
     """
     axes = np.atleast_2d(many(axes, max(1, len(panels)), 3, each=2.4))
     for ax in axes.flat[len(panels) :]:
@@ -169,7 +171,7 @@ def trainings(
         else:
             ax.set_ylabel(ylabel)
         if i + columns >= len(panels):
-            ax.set_xlabel("training step")
+            ax.set_xlabel(xlabel)
         ax.xaxis.set_major_locator(
             MaxNLocator(2 if columns > 2 else 5, steps=[1, 2, 5, 10], integer=True)
         )

@@ -8,9 +8,9 @@ import math
 import torch
 from jaxtyping import Bool, Float
 
-from helpers.measures._arrays import PerImage, Tokens, Vectors
+from helpers.measures._arrays import ImageMask, PerImage, Tokens, Vectors
 from helpers.measures.similarity import pairwise_cosine_over_images
-from helpers.measures.stats import Estimate, Estimates, over_images, share
+from helpers.measures.stats import Estimate, Estimates, over_images
 
 ABOVE = 100.0
 LETTER, VARIANT = 1000.0, 100.0  # times the median: the paper's rule, and ours
@@ -84,30 +84,24 @@ def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
     }
 
 
-def massive_estimates(
-    kept: Magnitudes, counts: Vectors | None = None, channels: list[int] | None = None
-) -> Estimates:
-    """How large the largest activations are, and whether they keep to their channels.
+def sizes(kept: Magnitudes) -> dict[str, PerImage | ImageMask | float]:
+    """How large the largest activations are.
 
-    "massive_images", by the letter, and "massive_images_100", by the variant: shares of images with
-    a massive activation after any block; "largest" magnitude of an image after any block, and
-    "median", that of the same hidden state; "ratio", one mean over the other, nan where the median
-    is 0; with `counts` "fixed_share", in the `channels` that are massive in other images
-    (`channel_share`).
+    Of each image "massive_images", whether there is a massive activation after any block, by the
+    letter, and "massive_images_100", by the variant; "largest", the largest magnitude after any
+    block, and "median", that of the same hidden state. "ratio", one mean over the other, nan where
+    the median is 0.
     """
     block = kept[..., 0].argmax(1)[:, None, None]
     top = kept.take_along_dim(block, dim=1)[:, 0]
-    middle = top[:, TOP].round(decimals=DECIMALS)
-    found: Estimates = {
-        "massive_images": share(has_massive(kept, LETTER).any(1)),
-        "massive_images_100": share(has_massive(kept, VARIANT).any(1)),
-        "largest": over_images(top[:, 0], None),
-        "median": over_images(middle, None),
-        "ratio": float(top[:, 0].mean() / middle.mean()) if middle.any() else math.nan,
+    largest, median = top[:, 0], top[:, TOP].round(decimals=DECIMALS)
+    return {
+        "massive_images": has_massive(kept, LETTER).any(1),
+        "massive_images_100": has_massive(kept, VARIANT).any(1),
+        "largest": largest,
+        "median": median,
+        "ratio": float(largest.mean() / median.mean()) if median.any() else math.nan,
     }
-    if counts is not None:
-        found["fixed_share"] = channel_share(counts, channels or [])
-    return found
 
 
 def curves_of(kept: Magnitudes) -> dict[str, list[tuple[list[int], list[float]]]]:

@@ -28,12 +28,12 @@ def sets():
 
 @pytest.fixture(scope="module")
 def study(sets):
-    return replaced_study(MODELS, *sets, 40, seed=5)
+    return replaced_study(Lab(MODELS, 5), *sets, 40)
 
 
 def test_the_tokens_are_the_planted_ones_from_their_block_on(sets, study):
     assert study.tokens.keys() == {*MODELS} - {"control-clean"}
-    assert study.plain.keys() == {*MODELS} and not study.not_run
+    assert study.plain.keys() == {*MODELS}
     for name, own in study.tokens.items():
         backbone = load_backbone(name)
         pixels = torch.stack([backbone.preprocess(image) for image in sets[1]])
@@ -132,7 +132,8 @@ def test_in_a_state_of_the_model(sets):
         return moved_neurons(backbone, [(PLANTED_BLOCK[backbone.name], REGISTER_NEURON)])
 
     names = ["control-position", "control-clean"]
-    moved = replaced_study(names, *sets, 40, kinds=["outliers"], state=state, seed=5)
+    lab = Lab(names, 5, conditions={"moved": state})
+    moved = replaced_study(lab, *sets, 40, condition="moved", kinds=["outliers"])
     (own,) = moved.tokens.values()
     layout = load_backbone("control-position").layout
     assert own.tested["outliers"].unique().tolist() == [layout.tokens]
@@ -148,7 +149,7 @@ def test_in_a_state_of_the_model(sets):
 def test_a_model_without_cls_is_refused(sets, monkeypatch):
     monkeypatch.setattr("helpers.capture.lab.load_backbone", lambda name, **_: build("pooled"))
     with pytest.raises(ValueError, match="no .CLS. token"):
-        replaced_study(["pooled"], *sets, 40)
+        replaced_study(Lab(["pooled"]), *sets, 40)
 
 
 def test_a_cached_prefix_is_the_mean_outlier_of_other_images(sets):

@@ -88,7 +88,7 @@ def test_outliers_that_hold_the_class_cannot_be_moved_at_no_cost(found):
 
 def test_the_bias_is_that_of_replaced_study(sets, study):
     train, images = sets
-    other = replaced_study(["control-position"], train, images, 16, kinds=["outliers"], seed=5)
+    other = replaced_study(Lab(["control-position"], 5), train, images, 16, kinds=["outliers"])
     classifiers = classifiers_of("probe", ["control-position"], train)
     own = {"plain": study.passes["plain"], "bias": study.passes["bias"]}
     name = "control-position"

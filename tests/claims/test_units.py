@@ -170,6 +170,18 @@ ESTIMATORS = {
     "xx8-corner-content/error_outlier_moved": {},
     "xx8-corner-content/accuracy_cls_4": {"limits": (0, 100)},
     "xx8-corner-content/accuracy_outlier_change_0": {"limits": (-100, 100)},
+    "la3-massive-activations/massive_images": "share",
+    "la3-massive-activations/massive_images_100": "share",
+    "la3-massive-activations/largest": {},
+    "la3-massive-activations/median": {},
+    **{
+        f"la3-massive-activations/accuracy_{x}": {"limits": (0, 100)}
+        for x in ("base", "zeroed", "mean", "others", "centre")
+    },
+    **{
+        f"la3-massive-activations/accuracy_change_{x}": {"limits": (-100, 100)}
+        for x in ("zeroed", "mean", "others", "centre")
+    },
 }
 
 

@@ -15,8 +15,8 @@ from helpers.measures.massive import (
     has_massive,
     magnitudes,
     massive,
-    massive_estimates,
     onset_of,
+    sizes,
     token_angles,
 )
 from helpers.measures.stats import over_images
@@ -113,8 +113,8 @@ def test_constant_biases_support_the_claim():
 
     def verdict(kept=kept, channels=(0,), zeroed=lost, mean=plain):
         right = {"plain": plain, "zeroed": zeroed, "mean": mean}
-        own = massive_estimates(kept, counts, list(channels)) | answer_changes(right)
-        return verdict_on(claim, "planted", own)
+        fixed = {"fixed_share": channel_share(counts, list(channels))}
+        return verdict_on(claim, "planted", sizes(kept) | fixed | answer_changes(right))
 
     assert verdict() == "supported"
     assert verdict(kept=kept / torch.tensor([2.5, 1, 1, 1])) == "refuted"
