@@ -19,8 +19,6 @@ from helpers.capture.lab import (
     Lab,
     Passes,
     Reducers,
-    capture_conditions,
-    capture_each,
 )
 from helpers.capture.reducers import (
     Feature,
