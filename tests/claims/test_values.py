@@ -4,6 +4,8 @@ sources."""
 from collections import namedtuple
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from helpers.capture import Lab
@@ -68,6 +70,20 @@ def test_a_curve_has_its_values_and_both_ends(values):
         and low == pytest.approx([0.25, 0.05])
         and high == pytest.approx([0.35, 0.15])
     )
+
+
+def test_settings_in_panels_and_beside_printed_numbers(values):
+    rows = {"one": "auc_1", "two": "auc_2"}
+    values.panels(rows, {"three": "auc_3"}, labels=["left", "right"], models=["b"])
+    first, second = plt.gcf().axes
+    assert (first.get_xlabel(), second.get_xlabel()) == ("left", "right")
+    assert [x.get_text() for x in first.get_yticklabels()] == ["one", "two"]
+    values.settings(rows, "share", ["b"], printed={"the paper": {"two": 0.4}})
+    (ax,) = plt.gcf().axes
+    assert 0.4 in np.concatenate([line.get_xdata() for line in ax.lines])
+    plt.close("all")
+    values.panels({"none": "nothing"})
+    assert not plt.get_fignums()
 
 
 def test_the_verdict_has_every_source_once(claim):
