@@ -164,7 +164,7 @@ def replaced_study(
 
 
 def attention_bias(
-    models: Sequence[str], learn: Any, plain: Mapping[str, Captured], **options: Any
+    lab: Lab, learn: Any, plain: Mapping[str, Captured], models: Sequence[str] | None = None
 ) -> Condition:
     """The replacement "bias" of `replaced_study`, for other studies (Jiang et al., Table 7).
 
@@ -174,8 +174,9 @@ def attention_bias(
     Args:
         learn: the other images, from which threshold and blocks come, too.
         plain: model -> what was kept of the images to be changed, with `TokenNorms(-1)`.
+        models: of the laboratory; all unless given.
     """
-    means = _means("bias", models, learn, plain, **options)
+    means = _means(lab, "bias", learn, models, plain)
     return where_given(means, lambda b, own: replaced_tokens(b, *own))
 
 
@@ -197,24 +198,21 @@ def cached_prefix(
         place = backbone.layout.appended_tokens(torch.arange(backbone.layout.tokens), dim=0)
         return replaced_tokens(backbone, place.expand(images, 1), own.tokens, own.blocks)
 
-    names = lab.models if models is None else models
-    means = _means("mean", names, learn, image_size=lab.image_size, **lab.machine)
+    means = _means(lab, "mean", learn, models)
     return where_given(
         means, lambda b, own: nested(appended_registers, partial(cached, own=own))(b)
     )
 
 
 def _means(
+    lab: Lab,
     how: str,
-    models: Sequence[str],
     learn: Any,
+    models: Sequence[str] | None,
     plain: Mapping[str, Captured] | None = None,
-    **options: Any,
 ) -> dict[str, "Replacement"]:
     """Model -> the replacement of its outlier tokens by their "mean" or as a "bias"."""
-    if not models:
-        return {}
-    passed = partial(_passed, Lab([*models], **options), nullcontext)
+    passed = partial(_passed, lab, nullcontext)
     learnt = passed(learn, [TokenNorms()], models)
     if plain is None:
         plain = passed(learn, [TokenNorms(-1)], [*learnt])
@@ -470,8 +468,7 @@ def shift_study(
     kept = [Feature(), Output(), TokenNorms(-1), Pooled(norm=False)]
     passes = lab.passes(images, kept, ["plain"])
     conditions = shift_conditions(found.moved, several, lab.seed)
-    machine = {"image_size": lab.image_size, **lab.machine}
-    conditions["bias"] = attention_bias([*found.moved], learn, passes["plain"], **machine)
+    conditions["bias"] = attention_bias(lab, learn, passes["plain"], [*found.moved])
     lab.conditions |= conditions
     part, few = images[:n_zeroed], images[:n_few]
     shown = {x: part if x.startswith(("zeroed", "random")) else few for x in conditions}

@@ -95,7 +95,7 @@ def test_the_bias_is_that_of_replaced_study(sets, study):
     right = {x: classifiers.correct(name, kept[name], images) for x, kept in own.items()}
     lost = -shift_answers(right)["accuracy_change_bias"].value
     assert lost == pytest.approx(other.estimates[name]["loss_bias"].value) and lost > 2
-    condition = attention_bias(["control-clean"], train.select(range(8)), study.passes["plain"])
+    condition = attention_bias(Lab(["control-clean"]), train[:8], study.passes["plain"])
     assert condition(load_backbone("control-clean")) is None
 
 
