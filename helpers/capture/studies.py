@@ -5,7 +5,7 @@ with a register at test time beside its controls.
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -265,16 +265,14 @@ def test_time_study(
     return Study(lab.not_run, plain, passes, changes)
 
 
-@either
 def searched_neurons(
     lab: Lab,
     images: Any,
-    search: Search | None = None,
+    search: Search,
     *,
     most: int = 0,
     moved: int = 0,
     matched: bool = True,
-    **one: Any,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
     blocks or later ones that write as much.
@@ -285,7 +283,6 @@ def searched_neurons(
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
         matched: whether to look for the others.
     """
-    search = replace(search or Search(), **one)
     at = search.of(lab.models)
     neurons = register_neurons_of(lab, images, search=search, top_k=max(search.top_k, most))
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}

@@ -19,6 +19,7 @@ from helpers.capture import (
     Output,
     PatchNorms,
     Pooled,
+    Search,
     TokenNorms,
     activations_of,
     capture,
@@ -275,9 +276,8 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
 def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
     search = {"rule": "median:3", "layer": -1, "sparsity": True}
-    how = search | {"top_layer": 3, "top_k": 1, "most": 3}
-    lab = Lab(names, 4, batch_size=5)
-    found = searched_neurons(lab, images, by_model=[f"{MODEL} top_k=2 layer=4"], **how)
+    settings = Search(top_layer=3, top_k=1, by_model=[f"{MODEL} top_k=2 layer=4"], **search)
+    found = searched_neurons(Lab(names, 4, batch_size=5), images, settings, most=3)
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
     assert not found.not_run and [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
@@ -319,12 +319,11 @@ def test_outliers_that_follow_position():
 
 def test_as_many_neurons_are_moved_as_asked_for():
     images = load_images("scenes", 6, seed=4)
-    search = {"rule": "median:3", "layer": -1, "top_layer": -1, "top_k": 3}
-    lab = Lab([PLANTED], batch_size=BATCH)
-    found = searched_neurons(lab, images, by_model=[f"{PLANTED} top_k=2"], moved=1, **search)
+    lab, search = Lab([PLANTED], batch_size=BATCH), Search(top_k=3, by_model=[f"{PLANTED} top_k=2"])
+    found = searched_neurons(lab, images, search, moved=1)
     assert len(found.neurons[PLANTED]) == 2 and len(found.matched[PLANTED]) == 1
     assert found.moved == {PLANTED: found.neurons[PLANTED][:1]}
-    assert searched_neurons(lab, images, matched=False, **search).matched == {}
+    assert searched_neurons(lab, images, search, matched=False).matched == {}
 
 
 def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):
