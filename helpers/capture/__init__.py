@@ -18,8 +18,6 @@ from helpers.capture.lab import (
     Lab,
     Passes,
     by_model,
-    capture_conditions,
-    capture_each,
     last_maps,
     maps_of,
 )

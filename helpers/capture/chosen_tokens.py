@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from helpers.capture.lab import Captured, Condition, Lab, Passes, either
+from helpers.capture.lab import Captured, Condition, Lab, Passes
 from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
@@ -39,7 +39,6 @@ class PairedTokens(Captured):
     read: Any = None
 
 
-@either
 def paired_tokens(
     lab: Lab,
     images: Any,
@@ -73,7 +72,6 @@ def paired_tokens(
     return found
 
 
-@either
 def tokens_at(
     lab: Lab,
     images: Any,
@@ -141,7 +139,6 @@ class ObjectTokens(Captured):
     tested: PatchTokens | None
 
 
-@either
 def object_tokens(
     lab: Lab,
     learnt: Any,

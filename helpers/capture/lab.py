@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -179,7 +179,8 @@ class Lab:
         Raises ModelUnavailable where none of them is here, or the laboratory has none.
         """
         names = self.models if models is None else models
-        require_models(self.models)
+        if not self.models:
+            raise ModelUnavailable("no model was named; give at least one")
         for name in dict.fromkeys(names):
             if name in self.not_run:
                 continue
@@ -289,7 +290,7 @@ def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, di
     column), the latter as mean over heads, without the rounding of the forward pass.
 
     Args:
-        passes: as from `capture_conditions`, with `TokenNorms()` and `ClsAttention("all", "all")`.
+        passes: as from `Lab.passes`, with `TokenNorms()` and `ClsAttention("all", "all")`.
     """
     maps = {}
     for model, own in by_model(passes).items():
@@ -300,67 +301,6 @@ def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, di
             attention[f"attention\n{name}"] = c.layout.to_grid(mean.round(decimals=6))
         maps[model] = norms | attention
     return maps
-
-
-def require_models(names: Sequence[str]) -> None:
-    """Raise ModelUnavailable where no model is named."""
-    if not names:
-        raise ModelUnavailable("no model was named; give at least one")
-
-
-def backbones(
-    names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any
-) -> Iterator[Backbone]:
-    """Each model, loaded when the one before is done with.
-
-    Args:
-        not_run: gets model -> reason for those whose weights are not here.
-        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size
-            where it is 0 or not given.
-
-    Raises ModelUnavailable where none of them is here.
-    """
-    for name in names:
-        try:
-            backbone = load_backbone(name, image_size=image_size or None, fit=True, **options)
-        except ModelUnavailable as error:
-            not_run[name] = str(error)
-            continue
-        yield backbone
-    if names and len(not_run) == len({*names}):
-        raise ModelUnavailable("; ".join(not_run.values()))
-
-
-def either(function):
-    """Until every notebook has a `Lab`: names and options in its place."""
-
-    @wraps(function)
-    def called(lab, *given, **options):
-        if isinstance(lab, Lab):
-            return function(lab, *given, **options)
-        if isinstance(lab, str):  # classifiers_of(kind, models, train)
-            lab, *given = given[0], lab, *given[1:]
-        elif isinstance(lab, Mapping):
-            given = lab, *given
-        of_lab = "image_size", "batch_size", "device", "dtype", "seed"
-        own = Lab([*lab], **{x: y for x in of_lab if (y := options.pop(x, None)) is not None})
-        if not own.models:
-            own = Lab(["control-clean"], **{x: getattr(own, x) for x in of_lab})
-            options["models"] = []
-        found = function(own, *given, **options)
-        if hasattr(found, "not_run"):
-            return replace(found, not_run=own.not_run)
-        return found if function.__name__ == "classifiers_of" else (found, own.not_run)
-
-    return called
-
-
-def capture_conditions(names, images, reducers, conditions, *, whole=False, read=None, **options):
-    """Until every notebook has a `Lab`."""
-    own = {x: y for x, y in options.items() if y is not None}
-    lab = Lab([*names] or ["control-clean"], **own)
-    how = {} if read is None else {"read": read}
-    return lab.passes(images, reducers, conditions, [*names], whole, **how), lab.not_run
 
 
 def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
@@ -381,10 +321,3 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
             prepared[id(images)] = through(images)
             left -= size
     return {name: prepared.get(id(images), images) for name, images in shown.items()}
-
-
-def capture_each(names, images, reducers, *, intervention=nullcontext, **options):
-    """Until every notebook has a `Lab`."""
-    require_models(names)
-    passes, not_run = capture_conditions(names, images, reducers, {"": intervention}, **options)
-    return passes[""], not_run

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from helpers.capture.engine import capture
-from helpers.capture.lab import Lab, either
+from helpers.capture.lab import Lab
 from helpers.capture.reducers import (
     Kept,
     PatchNorms,
@@ -119,7 +119,6 @@ class Search:
         return settings_of(models, self.by_model, **{name: getattr(self, name) for name in names})
 
 
-@either
 def register_neurons_of(
     lab: Lab,
     images: Any,

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers, either
+from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import Search, matched_neurons_of, register_neurons_of
 from helpers.interventions import (
@@ -75,7 +75,6 @@ class Classifiers:
         return {name: self.correct(model, c, images) for name, c in passes.items()}
 
 
-@either
 def classifiers_of(
     lab: Lab,
     kind: str,
@@ -175,7 +174,6 @@ class Study:
         return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
 
 
-@either
 def probe_study(
     lab: Lab,
     train: Any,
@@ -221,7 +219,6 @@ def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
     return kept.mean(1) if readout == "registers" else kept
 
 
-@either
 def test_time_study(
     lab: Lab,
     images: Any,

@@ -87,13 +87,6 @@ class Claim:
         """The notebook's parameters with their defaults; none where there is no notebook yet."""
         return notebook_parameters(self.root / self.notebook) if self.notebook else {}
 
-    # Until every notebook has a `Lab`.
-
-    def values(self, dataset):
-        from helpers.claims.values import Values
-
-        return Values(self, dataset)
-
     def margin(self, name: str) -> float:
         """The margin against which the value `name` is tested, first of `tests`."""
         tests = (*self.criterion.tests, *self.criterion.all_tests)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -336,24 +336,15 @@ class Values(list[Value]):
         curve = [own[name] for name in names]
         return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
 
-    def judge(
-        self,
-        captured: Mapping[str, Any] | Lab,
-        images: Sequence[Any] = (),
-        not_run: Mapping[str, str] | None = None,
-    ) -> Result:
+    def judge(self, lab: Lab) -> Result:
         """The verdict, with the sources of the laboratory; a run keeps what the values take of each
         image.
         """
-        if isinstance(captured, Lab):  # the other way goes when every notebook has one
-            lab, images = captured, captured.sets
-            captured = {model: SimpleNamespace(source=x) for model, x in lab.sources.items()}
-            not_run = lab.not_run
-        sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
+        sources = [*lab.sources.values(), *(images.describe() for images in lab.sets)]
         once = {str(source): source for source in sources}
         if folder := os.environ.get(FOLDER):
-            write_per_image(Path(folder), self._per_image, images)
-        return judge(self.claim, self, list(once.values()), not_run)
+            write_per_image(Path(folder), self._per_image, lab.sets)
+        return judge(self.claim, self, list(once.values()), lab.not_run)
 
 
 def estimated(x: Any, term: Term) -> Any:

@@ -233,7 +233,7 @@ def moved_positions(
 
 
 def nested(*changes: Change) -> Change:
-    """A condition for `helpers.capture.capture_conditions` made of several, the first outermost.
+    """A condition for `helpers.capture.Lab.passes` made of several, the first outermost.
 
     nested(partial(appended_registers, count=1), partial(dropped_patches, rate=0.5))
     """
