@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from helpers.figures.style import STYLE
+from helpers.files import digest_of
 
 # the type of a figure's numbers among what a notebook's cell displays
 FIGURE = "application/vnd.registers.figure+json"
@@ -34,6 +35,7 @@ QUALITY = 80  # of photographs
 _LENGTHS = re.compile(r'( (?:d|x|y|width|height|points)=")([^"]*)(")')
 # What draws nothing.
 _SPARE = re.compile(r' transform="rotate\(-0 [^"]*"|(?<=<g) id="[^"]*"|(?<=>)\s+(?=<)')
+_STYLE = re.compile(r' style="([^"]*)"')
 _CLIP = re.compile(r"\bp[0-9a-f]{10}\b")  # the id of a clip, which tells where it lay in memory
 _PICTURE = re.compile(r"data:image/png;base64,([^\"]*)")
 
@@ -156,11 +158,22 @@ def drawn_small(figure: Figure) -> str:
     """
     about = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     svg = print_figure(figure, "svg", bbox_inches="tight", metadata=about)
-    svg = _SPARE.sub("", svg).replace("\n", " ")
+    svg = _with_classes(_SPARE.sub("", svg).replace("\n", " "))
     clips = [*dict.fromkeys(_CLIP.findall(svg))]
     svg = _CLIP.sub(lambda found: f"clip{clips.index(found[0])}", svg)
     svg = _LENGTHS.sub(lambda found: found[1] + _tenths(found[2]) + found[3], svg)
     return _PICTURE.sub(lambda found: _as_webp(found[1]), svg)
+
+
+def _with_classes(svg: str) -> str:
+    """Each style once, as a class that is named after it: drawings on one page do not mix."""
+
+    def name(style: str) -> str:
+        return f"s{digest_of(style, length=6)}"
+
+    rules = "".join(f".{name(style)}{{{style}}}" for style in dict.fromkeys(_STYLE.findall(svg)))
+    svg = _STYLE.sub(lambda found: f' class="{name(found[1])}"', svg)
+    return svg.replace("</style>", f"{rules}</style>", 1)
 
 
 def _tenths(lengths: str) -> str:
