@@ -2,7 +2,7 @@
 ones; or those on objects and off them.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,7 +78,7 @@ def tokens_at(
     places: Bool[Tensor, "image patch"],
     count: int,
     conditions: Sequence[Hashable] | Mapping[Hashable, Condition],
-    models: Sequence[str] | None = None,
+    models: Collection[str] | None = None,
     *,
     random: int = 0,
     pixels: bool | str = False,

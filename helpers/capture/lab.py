@@ -5,7 +5,7 @@ No more than one model is in memory.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -169,7 +169,9 @@ class Lab:
         self.sets.append(images)
         return images
 
-    def load(self, models: Sequence[str] | None = None, whole: bool = False) -> Iterator[Backbone]:
+    def load(
+        self, models: Collection[str] | None = None, whole: bool = False
+    ) -> Iterator[Backbone]:
         """Each model, or each of `models`, loaded when the one before is done with.
 
         Args:
@@ -200,7 +202,7 @@ class Lab:
         self,
         images: Any,
         reducers: Reducers,
-        models: Sequence[str] | None = None,
+        models: Collection[str] | None = None,
         whole: bool = False,
     ) -> dict[str, Captured]:
         """Model -> what was kept of it as it is; arguments as in `passes`."""
@@ -211,7 +213,7 @@ class Lab:
         images: Any,
         reducers: Reducers | Mapping[Hashable, Reducers],
         conditions: Sequence[Hashable] | Mapping[Hashable, Condition] | None = None,
-        models: Sequence[str] | None = None,
+        models: Collection[str] | None = None,
         whole: bool = False,
         read: Callable[[Captured], Any] = lambda captured: captured,
     ) -> Passes:

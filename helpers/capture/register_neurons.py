@@ -5,7 +5,7 @@ from any strong one of its block.
 Where that paper's text and its code differ, an option says which is meant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -122,7 +122,7 @@ class Search:
 def register_neurons_of(
     lab: Lab,
     images: Any,
-    models: Sequence[str] | None = None,
+    models: Collection[str] | None = None,
     search: Search = Search(),
     **one: Any,
 ) -> dict[str, list[RegisterNeuron]]:

@@ -2,7 +2,7 @@
 zero or to their mean, and register neurons moved away from them.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,7 +106,7 @@ def replaced_study(
     images: Any,
     n_learn: int,
     classifier: str = "probe",
-    models: Sequence[str] | None = None,
+    models: Collection[str] | None = None,
     condition: Hashable = "plain",
     kinds: Sequence[str] = tuple(REPLACEMENTS),
 ) -> ReplacedStudy:
@@ -164,7 +164,7 @@ def replaced_study(
 
 
 def attention_bias(
-    lab: Lab, learn: Any, plain: Mapping[str, Captured], models: Sequence[str] | None = None
+    lab: Lab, learn: Any, plain: Mapping[str, Captured], models: Collection[str] | None = None
 ) -> Condition:
     """The replacement "bias" of `replaced_study`, for other studies (Jiang et al., Table 7).
 
@@ -181,7 +181,7 @@ def attention_bias(
 
 
 def cached_prefix(
-    lab: Lab, learn: Any, images: int, models: Sequence[str] | None = None
+    lab: Lab, learn: Any, images: int, models: Collection[str] | None = None
 ) -> Condition:
     """The mean outlier token of the images `learn`, put beside every image that passes, from its
     block on, as in RegCache (Kim et al., arXiv:2510.04547).
@@ -208,7 +208,7 @@ def _means(
     lab: Lab,
     how: str,
     learn: Any,
-    models: Sequence[str] | None,
+    models: Collection[str] | None,
     plain: Mapping[str, Captured] | None = None,
 ) -> dict[str, "Replacement"]:
     """Model -> the replacement of its outlier tokens by their "mean" or as a "bias"."""
@@ -235,7 +235,7 @@ def _tokens_of(
 
 
 def _passed(
-    lab: Lab, state: Condition, images: Any, reducers: Reducers, models: Sequence[str] | None
+    lab: Lab, state: Condition, images: Any, reducers: Reducers, models: Collection[str] | None
 ) -> dict[str, Captured]:
     """One pass in the state."""
     return lab.passes(images, reducers, {"": state}, models)[""]

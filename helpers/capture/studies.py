@@ -3,7 +3,7 @@ with a register at test time beside its controls.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ def classifiers_of(
     lab: Lab,
     kind: str,
     train: Any = None,
-    models: Sequence[str] | None = None,
+    models: Collection[str] | None = None,
     condition: Hashable = "plain",
     schedule: str = "",
 ) -> Classifiers:
@@ -158,7 +158,8 @@ class Study:
     @property
     def table(self) -> pd.DataFrame:
         """The neurons of each model, with what they do in the images of the search."""
-        return pd.concat({model: pd.DataFrame(own) for model, own in self.neurons.items()})
+        tables = {model: pd.DataFrame(own) for model, own in self.neurons.items()}
+        return pd.concat(tables) if tables else pd.DataFrame()
 
     def agreement(self, model: str, others: Sequence[RegisterNeuron]) -> dict[str, float]:
         """The share of a model's neurons that another search names, too, "mode_overlap", and
@@ -180,7 +181,7 @@ def probe_study(
     images: Any,
     states: Sequence[Hashable] | Mapping[Hashable, Condition],
     more: Sequence[Reducer] = (),
-    models: Sequence[str] | None = None,
+    models: Collection[str] | None = None,
     *,
     readouts: Sequence[str] = ("feature",),
     schedule: str = "",

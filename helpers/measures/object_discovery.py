@@ -5,7 +5,7 @@ Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -157,7 +157,7 @@ def box_hits(
 
 
 def corloc_under(
-    seen: Mapping[str, Mapping[str, OneBox]],
+    seen: Mapping[str, Any],
     kinds: Sequence[str],
     truth: TrueBoxes | None,
     ends: Mapping[str, str],

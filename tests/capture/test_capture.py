@@ -356,7 +356,7 @@ def below(kind):
 
 def test_every_reducer_and_intervention_has_an_example():
     assert set(below(Reducer)) == REDUCERS.keys()
-    modules = "tokens", "neurons", "channels", "replaced"
+    modules = "tokens", "neurons", "replaced"
     managers = {
         f
         for m in (getattr(interventions, name) for name in modules)

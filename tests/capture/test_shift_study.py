@@ -43,7 +43,7 @@ def study(lab, sets):
 @pytest.fixture(scope="module")
 def found(sets, study):
     """model -> what the shift does to norms and answers."""
-    classifiers, estimates = classifiers_of("probe", MODELS, sets[0]), {}
+    classifiers, estimates = classifiers_of(Lab(MODELS), "probe", sets[0]), {}
     for model in MODELS:
         own = study.passes.by_model[model]
         right = {x: classifiers.correct(model, c, sets[1]) for x, c in own.items()}
@@ -89,7 +89,7 @@ def test_outliers_that_hold_the_class_cannot_be_moved_at_no_cost(found):
 def test_the_bias_is_that_of_replaced_study(sets, study):
     train, images = sets
     other = replaced_study(Lab(["control-position"], 5), train, images, 16, kinds=["outliers"])
-    classifiers = classifiers_of("probe", ["control-position"], train)
+    classifiers = classifiers_of(Lab(["control-position"]), "probe", train)
     own = {"plain": study.passes["plain"], "bias": study.passes["bias"]}
     name = "control-position"
     right = {x: classifiers.correct(name, kept[name], images) for x, kept in own.items()}
