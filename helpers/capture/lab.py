@@ -17,7 +17,7 @@ from torch import Tensor
 from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
 from helpers.images import Images, load_images, load_segments, load_train_test
-from helpers.interventions import appended_registers, rolled_content
+from helpers.interventions import INITS, appended_registers, rolled_content
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
@@ -125,16 +125,10 @@ class Lab:
     sets: list[Images] = field(default_factory=list)
 
     def __post_init__(self):
-        starts = {
-            init: partial(appended_registers, init=init, seed=self.seed)
-            for init in ("zeros", "mean", "normal")
-        }
-        self.conditions = {
-            "plain": nullcontext,
-            "rolled": rolled_content,
-            **starts,
-            **self.conditions,
-        }
+        known: dict[Hashable, Condition] = {"plain": nullcontext, "rolled": rolled_content}
+        for init in INITS:
+            known[init] = partial(appended_registers, init=init, seed=self.seed)
+        self.conditions = known | self.conditions
 
     def resized(self, side: int) -> "Lab":
         """The same laboratory with images of another size in pixels."""

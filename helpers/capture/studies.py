@@ -115,7 +115,6 @@ class Study:
     """What became of several models; what a study does not ask for stays empty.
 
     Attributes:
-        not_run: model -> why it is not here.
         plain: model -> what was kept of it as it is.
         passes: state or condition -> model -> what was kept.
         changes: condition -> what it does, for further images.
@@ -127,7 +126,6 @@ class Study:
         matched: model -> others that write most nearly as much as those of `moved`.
     """
 
-    not_run: Mapping[str, str]
     plain: Mapping[str, Captured] = field(default_factory=dict)
     passes: Mapping[Hashable, Mapping[str, Captured]] = field(default_factory=dict)
     changes: Mapping[Hashable, Condition] = field(default_factory=dict)
@@ -211,7 +209,7 @@ def probe_study(
                 x, y = (_read(captured, name) for captured in (own, passes[state][model]))
                 answers = probe_answers(x, train.require_labels(), y, labels, **how)
                 right[state][model][name] = answers
-    return Study(lab.not_run, passes=passes, right=right)
+    return Study(passes=passes, right=right)
 
 
 def _read(captured: Captured, readout: str) -> Float[Tensor, "image width"]:
@@ -260,7 +258,7 @@ def test_time_study(
     passes |= {
         name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
     }
-    return Study(lab.not_run, plain, passes, changes)
+    return Study(plain, passes, changes)
 
 
 def searched_neurons(
@@ -285,7 +283,7 @@ def searched_neurons(
     neurons = register_neurons_of(lab, images, search=search, top_k=max(search.top_k, most))
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
     others = matched_neurons_of(lab, first, images, search, among="later") if matched else {}
-    return Study(lab.not_run, at=at, neurons=neurons, moved=first, matched=others)
+    return Study(at=at, neurons=neurons, moved=first, matched=others)
 
 
 def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ def test_what_the_planted_neuron_writes_is_worth_accuracy(study):
     it again. A model that a state leaves out gets no probe."""
     right = {state: own[PLANTED]["feature"].float().mean() for state, own in study.right.items()}
     assert right["before"] > max(right["after"], right["zeroed"])
-    assert [*study.passes["before"]] == NAMES and not study.not_run
+    assert [*study.passes["before"]] == NAMES
     assert all([*own] == [PLANTED] for own in study.right.values())
 
 
@@ -220,7 +220,7 @@ def test_a_moved_register_clears_the_patches(moved):
 
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
-    assert [*moved.passes] == [*CONDITIONS] and not moved.not_run
+    assert [*moved.passes] == [*CONDITIONS]
     named = {MODEL: f"{MODEL}, test-time register"}
     assert moved.called == {model: named.get(model, model) for model in MODELS}
     assert [*moved.plain] == [*moved.passes[""]] == MODELS
@@ -269,8 +269,8 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
 
     monkeypatch.setattr(studies, "register_neurons_of", search)
     lab = Lab(["a", "b"], not_run={"b": "no weights"})
-    study = studies.test_time_study(lab, None, None, REDUCERS, COUNT, CONDITIONS)
-    assert asked == expected and study.not_run == {"b": "no weights"}
+    studies.test_time_study(lab, None, None, REDUCERS, COUNT, CONDITIONS)
+    assert asked == expected
 
 
 def test_searched_neurons_and_others_that_write_as_much(shown):
@@ -279,7 +279,7 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
     settings = Search(top_layer=3, top_k=1, by_model=[f"{MODEL} top_k=2 layer=4"], **search)
     found = searched_neurons(Lab(names, 4, batch_size=5), images, settings, most=3)
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
-    assert not found.not_run and [found.at[name].top_k for name in names] == [1, 1, 2]
+    assert [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
     for name, layer, count, most in ((PLANTED, -1, 1, 3), (MODEL, 4, 2, 2)):
         backbone, how = load_backbone(name), search | {"layer": layer, "batch_size": 5}
