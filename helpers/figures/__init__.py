@@ -15,7 +15,6 @@ from helpers.figures.comparisons import (
     verdict_tables,
 )
 from helpers.figures.curves import (
-    block_cosines,
     block_curves,
     block_norms,
     curve,

@@ -243,15 +243,3 @@ def sorted_images(
         levels = torch.linspace(0, 1, points, dtype=x.dtype)
         curves[name] = (100 * levels, x.nanquantile(levels), None, None)
     return response(curves, ax, "images (%), from the lowest to the highest", ylabel, reference)
-
-
-def block_cosines(
-    curves: Mapping[str, Sequence],
-    ax: Axes | None = None,
-    ylabel: str = "",
-    reference: float | None = None,
-) -> Axes:
-    """`block_curves` of cosines, on a scale that ends at 1 and holds 0."""
-    ax = block_curves(curves, ax, ylabel, reference=reference)
-    ax.set(xlabel="after block (0 = first)", ylim=(min(0, ax.get_ylim()[0]), 1.05))
-    return ax

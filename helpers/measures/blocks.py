@@ -25,7 +25,6 @@ from helpers.measures._arrays import (
     to_numpy,
 )
 from helpers.measures.attention import mass
-from helpers.measures.similarity import cosine
 from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images, ratio_of_means
 
 PerHeadPatch = Float[Tensor, "image head patch"]
@@ -100,29 +99,6 @@ def largest_before(per_image: BlockScores, block: int) -> Estimate:
     """The largest of each image in the blocks before `block`, mean over images; NONE before 0."""
     values = to_numpy(per_image)
     return over_images(values[:, :block].max(axis=1) if block else values[:0, 0])
-
-
-def cosines_with_last(
-    tokens: Float[Tensor, "image block width"], centred: bool = False
-) -> PerBlock:
-    """Cosine of a token after each block with the same token after the last (decoupling, Fig. 5b).
-
-    Args:
-        tokens: one token of each image, after each block.
-        centred: of what is left without the mean over the images, to four decimals. A block where
-            the token is the same in all images has no direction left (nan).
-    """
-    x = (tokens - tokens.mean(0)).round(decimals=4) if centred else tokens
-    return cosine(x, x.narrow(1, -1, 1)).clamp(max=1)
-
-
-def settled_depth(cosines: PerBlock, level: float) -> PerImage:
-    """The first block from which on the cosine stays above `level`, as a share of the depth.
-
-    Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above.
-    """
-    depth = cosines.shape[1]
-    return (depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1) / depth
 
 
 class Largest(NamedTuple):

@@ -336,12 +336,6 @@ def block_curves():
 
 
 @example
-def block_cosines():
-    curves = {"a": estimates(0.2, 0.6, 1), "b": [*estimates(np.nan, np.nan, 0.7)]}
-    return figures.block_cosines(curves, plt.subplots()[1], "cosine")
-
-
-@example
 def part_shares():
     tables = {
         "first": [estimates(0.75, 0.1), estimates(0.1, 0.05)],

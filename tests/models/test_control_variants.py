@@ -13,10 +13,9 @@ from helpers.capture import PARTS, ClsAttention, ClsParts, ClsTokens, PatchNorms
 from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
-from helpers.measures.blocks import cosines_with_last
 from helpers.measures.cls_parts import part_cosine
 from helpers.measures.norms import outliers
-from helpers.measures.similarity import cka_difference
+from helpers.measures.similarity import cka_difference, cosine
 from helpers.measures.stats import mean_ratio, over_images
 from helpers.models import load_backbone
 from helpers.models.controls import VARIANTS
@@ -73,7 +72,8 @@ def test_in_the_coupled_control_patches_alone_know_the_class():
 
 def test_cls_is_complete_before_the_last_block_or_written_by_it():
     giant, small = (kept(name)["cls_tokens"] for name in SIDES)
-    assert cosines_with_last(giant, centred=True)[:, -2].min() > 0.9
+    centred = giant - giant.mean(0)
+    assert torch.cosine_similarity(centred[:, -2], centred[:, -1]).min() > 0.9
     before = small[:, -2]
     assert torch.equal(before, before[:1].expand_as(before))  # it has not seen the image
     assert (small[:, -1] - before).norm(dim=1).mean() > 2 * before.norm(dim=1).mean()
@@ -85,7 +85,7 @@ def estimates(claim, name):
         total = own["patches"] + own["registers"] + own["cls"]
         return {"patch_cosine": over_images(part_cosine(own["patches"], total))}
     if claim == "de7-cls-convergence":
-        return {"penultimate_cosine": over_images(cosines_with_last(tokens)[:, -2])}
+        return {"penultimate_cosine": over_images(cosine(tokens[:, -2], tokens[:, -1]))}
     total = kept(name)["cls_total"]
     difference = cka_difference((own["skip"], total), (own["patches"], total))
     return {
