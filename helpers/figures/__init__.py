@@ -8,10 +8,9 @@ from helpers.figures.comparisons import (
     compared,
     compared_settings,
     forest,
-    part_shares,
+    heat_maps,
     size_prevalence,
     sweep,
-    sweeps,
     verdict_tables,
 )
 from helpers.figures.curves import (

@@ -25,7 +25,6 @@ from helpers.figures.style import (
     log_axis,
     make_room,
     many,
-    name_beside,
     name_rows,
     one,
     rows,
@@ -203,7 +202,8 @@ def sweep(
     """
     import seaborn as sns  # here, since it takes half a second to import
 
-    table, names = np.asarray(table), [wrapped(name) for name in shortened(rows)]
+    names = [wrapped(name) for name in shortened(rows)]
+    table = np.asarray(table) + 0.0  # no -0.0
     top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
     # Three digits for the largest.
     decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0
@@ -278,51 +278,26 @@ def verdict_table(
     return ax
 
 
-def sweeps(
-    tables: Mapping[str, Mapping[str, ArrayLike]],
+def heat_maps(
+    tables: Mapping[str, ArrayLike],
     rows: Sequence,
     columns: Sequence,
     axes: np.ndarray | None = None,
     label: str = "",
     xlabel: str = "",
 ) -> np.ndarray:
-    """`sweep` of the same tables of several models, one model a row with one colour scale from 0.
+    """`sweep` of several tables with the same names, on one colour scale from 0.
 
     Args:
-        tables: model -> title -> (row, column), nan where there is no number.
-        rows, columns, label, xlabel: as in `sweep`, for every table.
-        axes: (model, title).
-    """
-    across = len(next(iter(tables.values())))
-    axes = many(axes, len(tables) * across, across)
-    for line, (model, own) in zip(axes, tables.items(), strict=True):
-        numbers = np.concatenate([np.ravel(table) for table in own.values()])
-        numbers = numbers[np.isfinite(numbers)]
-        largest = float(numbers.max()) if numbers.size else 1.0
-        for ax, (title, table) in zip(line, own.items(), strict=True):
-            sweep(table, rows, columns, ax, label, xlabel, largest=largest).set_title(title)
-        name_beside(line[0], model)
-    return axes
-
-
-def part_shares(
-    tables: Mapping[str, Sequence[Sequence]],
-    parts: Sequence[str],
-    axes: np.ndarray | None = None,
-) -> np.ndarray:
-    """One heat map of the share of each pair of parts a model, all on one scale from 0 to 1.
-
-    Args:
-        tables: title -> (part, part), estimates; drawn with two decimals.
-        parts: their names.
+        tables: title -> (row, column), nan where there is no number.
+        rows, columns, label, xlabel: as in `sweep`.
         axes: at least one a table, any shape; the rest are left empty.
     """
     axes = many(axes, len(tables), 2, each=2.9)
     panels = np.ravel(axes)
+    largest = max(np.nan_to_num(np.asarray(x)).max(initial=0) for x in tables.values()) or 1.0
     for ax, (title, table) in zip(panels, tables.items(), strict=False):
-        rounded = np.round([[share.value for share in row] for row in table], 2)
-        table = rounded + 0.0  # no negative zero
-        write(sweep(table, parts, parts, ax, label="share", largest=1.0).title, title)
+        write(sweep(table, rows, columns, ax, label, xlabel, largest=largest).title, title)
     for ax in panels[len(tables) :]:
         ax.set_axis_off()
     return axes

@@ -307,23 +307,6 @@ def read_shares(
     return shares
 
 
-def pixel_errors(
-    changed: Tokens,
-    plain: Tokens,
-    pixels: Float[Tensor, "image token values"],
-    device: Any = None,
-) -> Float[Tensor, "half 2"]:
-    """What a linear probe misses of the pixels in tokens of a changed and of the unchanged model.
-
-    It learns from the plain tokens of the first half of the images; the squared errors (changed,
-    plain) of the other half are summed over a patch's pixels and averaged over an image's tokens.
-    """
-    half = len(pixels) // 2
-    probe = fit_regression(plain[:half], pixels[:half], device=device)
-    errors = [squared_error(probe(x[half:]), pixels[half:]).mean(-1) for x in (changed, plain)]
-    return torch.stack(errors, dim=1)
-
-
 def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token _"]:
     """What is to be read from tokens."""
     if name == "position":

@@ -24,7 +24,7 @@ from helpers.measures._arrays import (
     Vectors,
     mean_where,
 )
-from helpers.measures.norms import norm_ratio, outliers, paired_positions
+from helpers.measures.norms import outliers, paired_positions
 from helpers.measures.object_discovery import covered
 from helpers.measures.one_token import (
     PatchTokens,
@@ -42,7 +42,6 @@ from helpers.measures.probes import (
 )
 from helpers.measures.stats import (
     Estimate,
-    bootstrap,
     share,
 )
 
@@ -99,19 +98,6 @@ def register_ratio(registers: PerRegister, patches: PerPatch) -> PerImage:
     if registers.shape[1] == 0:
         return torch.full((len(patches),), torch.nan)
     return registers.amax(1) / patches.median(1).values
-
-
-def tail_ratio(
-    without: PerPatch,
-    with_register: PerPatch,
-    seed: int = 0,
-) -> Estimate:
-    """The `norm_ratio` with a register over that without, paired image by image."""
-
-    def ratio(rows: Float[np.ndarray, "image 2 patch"]) -> float:
-        return norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0])
-
-    return bootstrap(torch.stack([without, with_register], dim=1), ratio, 400, seed=seed)
 
 
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:

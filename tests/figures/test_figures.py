@@ -336,26 +336,13 @@ def block_curves():
 
 
 @example
-def part_shares():
+def heat_maps():
     tables = {
-        "first": [estimates(0.75, 0.1), estimates(0.1, 0.05)],
-        "second": [estimates(1.0, 0.0), estimates(-0.001, 0.0)],
+        "vit.one, without": torch.tensor([[10, 20, torch.nan]]),
+        "vit.one, with": np.array([[0, 80.0, -1e-9]]),
+        "blind": np.full((1, 3), np.nan),
     }
-    axes = plt.subplots(1, 3, figsize=(7, 3))[1]
-    return figures.part_shares(tables, ("patches", "[CLS]"), axes)
-
-
-TABLES = {
-    "vit.one": {"without": torch.tensor([[10, 20, torch.nan]]), "with": np.array([[0, 80.0, 5]])},
-    "other": {"without": np.array([[1.0, 2.0, 3.0]]), "with": np.array([[3.0, 2.0, 1.0]])},
-    "blind": {"without": np.full((1, 3), np.nan), "with": np.full((1, 3), np.nan)},
-}
-
-
-@example
-def sweeps():
-    axes = figures.rows(3, 2)
-    return figures.sweeps(TABLES, ["keys"], [-3, -2, -1], axes, "CorLoc (%)", "block")
+    return figures.heat_maps(tables, ["keys"], [-3, -2, -1], None, "CorLoc (%)", "block")
 
 
 @example

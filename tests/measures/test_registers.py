@@ -20,7 +20,6 @@ from helpers.measures.registers import (
     register_ratio,
     register_use,
     share_of_trainings,
-    tail_ratio,
     taken_over,
 )
 from helpers.measures.stats import over_images, ratio_of_means, share
@@ -38,36 +37,6 @@ def test_a_planted_register_stands_out():
         register_ratio(registers, patches), torch.full((6,), 3.0, dtype=torch.float64)
     )
     assert register_ratio(patches[:, :0], patches).isnan().tolist() == [True] * 6
-
-
-def percentile_ratio(norms):
-    return np.percentile(norms, 99.9) / np.median(norms)
-
-
-def test_a_planted_tail_that_a_register_takes_away():
-    plain = RNG.lognormal(3, 0.1, (60, 50))
-    tail = plain.copy()
-    tail[:, :2] *= 10
-    tail, plain = torch.from_numpy(tail), torch.from_numpy(plain)
-    gone, came, same = (
-        tail_ratio(*x, seed=1) for x in ((tail, plain), (plain, tail), (plain, plain))
-    )
-    assert gone.value == pytest.approx(percentile_ratio(plain) / percentile_ratio(tail))
-    assert came.value == pytest.approx(1 / gone.value) and gone.high < 0.2 < 5 < came.low
-    assert same[:4] == (1, 1, 1, 60)
-
-
-def test_the_interval_of_a_tail_is_that_of_pairs():
-    """The images are resampled in pairs, so what scales one image in both states leaves the ratio
-    alone."""
-    plain, changed = (torch.from_numpy(RNG.lognormal(3, 0.3, (40, 30))) for _ in range(2))
-    drawn = np.random.default_rng(5).integers(0, 40, (2000, 40))
-    draws = [
-        percentile_ratio(changed[x].numpy()) / percentile_ratio(plain[x].numpy()) for x in drawn
-    ]
-    found = tail_ratio(plain, changed, seed=3)
-    assert found[1:3] == pytest.approx(np.percentile(draws, (2.5, 97.5)), rel=0.06)
-    assert tail_ratio(plain, changed) != found
 
 
 def test_use_of_registers_most_attended_first():
