@@ -25,6 +25,7 @@ class Paper:
     """One paper: where it appeared, its model names as checkpoints, and its known errors."""
 
     id: str
+    file: str  # with its claims, in `notebooks/claims`
     title: str
     authors: str
     year: int | None
@@ -36,7 +37,7 @@ class Paper:
     @property
     def folder(self) -> str:
         """The folder of its notebooks, below `notebooks/`."""
-        return self.id.replace("-", "_")
+        return self.file.replace("-", "_")
 
     def __str__(self) -> str:
         parts = (self.title, self.authors, self.venue, self.year)

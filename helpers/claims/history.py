@@ -1,6 +1,6 @@
 """The criteria history: by what each claim was judged at any time, and what had been seen by then.
 
-It lies in `notebooks/criteria/PAPER.yml`, written by hand: for each claim a list of entries, the
+It lies in `notebooks/criteria/FOLDER.yml`, written by hand: for each claim a list of entries, the
 newest last, with the criterion and the expected verdicts as they were.
 """
 

@@ -1,7 +1,7 @@
 """The registry of claims, and the terms of measured values.
 
-Criteria stand in `notebooks/claims/PAPER.yml`, named runs in `notebooks/profiles.yml`, and what
-values are called in `notebooks/terms.yml`.
+Papers and their claims stand in `notebooks/claims/FOLDER.yml`, a document a paper, named runs in
+`notebooks/profiles.yml`, and what values are called in `notebooks/terms.yml`.
 """
 
 import re
@@ -16,6 +16,7 @@ from helpers.claims.claim import Claim, Paper
 from helpers.claims.criteria import Criterion, Test
 from helpers.settings import nearest
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 CHECKOUT = Path(__file__).resolve().parents[2]  # of this package
 
 
@@ -52,9 +53,11 @@ def load_registry(folder: Path | str | None = None) -> Registry:
     folder = Path(folder or default() / "notebooks")
     runs = read_yaml(folder / "profiles.yml")
     registry, root = Registry({}, {}, runs.get("replicates", {})), folder.resolve().parent
-    files = {path.stem: read_yaml(path) for path in folder.glob("claims/*.yml")}
-    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
-        paper = registry.papers[name] = Paper(name, **data["paper"])
+    files = sorted(folder.glob("claims/*.yml"))
+    papers = [(path.stem, data) for path in files for data in read_papers(path)]
+    for file, data in sorted(papers, key=lambda item: item[1]["paper"].pop("order")):
+        name = data["paper"].pop("id", file)
+        paper = registry.papers[name] = Paper(name, file, **data["paper"])
         for id, entry in data["claims"].items():
             more = entry.get("more_controls", {})
             expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
@@ -68,8 +71,12 @@ def load_registry(folder: Path | str | None = None) -> Registry:
 
 def read_yaml(path: Path) -> dict:
     """The data of a YAML file."""
-    with path.open(encoding="utf-8") as file:
-        return yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(path.read_bytes(), LOADER)
+
+
+def read_papers(path: Path) -> list[dict]:
+    """The papers of a file of claims, each with its claims."""
+    return [*yaml.load_all(path.read_bytes(), LOADER)]
 
 
 def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:

@@ -19,7 +19,7 @@ from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import over_images, share
 
 Estimate = namedtuple("Estimate", "value low high n")
-PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, {}, [])
+PAPER = Paper("beyond", "beyond", "Beyond the papers", "us", None, None, None, {}, [])
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 
 

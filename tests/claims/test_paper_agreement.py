@@ -93,7 +93,7 @@ def test_where_no_model_was_judged_there_is_no_agreement():
 
 
 def claim_with(paper=None, criterion=CRITERION) -> Claim:
-    source = Paper("one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
+    source = Paper("one", "one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
     told = {} if paper is None else {"paper_says": paper}
     return Claim("xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
 

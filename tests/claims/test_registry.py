@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from helpers.claims import load_registry, numbers
 from helpers.claims.project import Project
-from helpers.claims.registry import CHECKOUT, read_yaml
+from helpers.claims.registry import CHECKOUT, read_papers, read_yaml
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
 from helpers.models.controls import FURTHER
@@ -155,6 +155,8 @@ def test_what_is_derived(registry, project):
         and claim.source.folder == claim.paper == "sorts"
     )
     assert registry["tt4-domains"].source.folder == "test_time_registers"
+    one = registry["la1-presence"]
+    assert one.paper == "zero-ablation" and one.source.folder == "later"
     assert claim.parameters["models"] == list(CONTROLS) and claim.parameters["seed"] == 4
     waiting = project.registry["aa3-later"]
     assert (waiting.notebook, waiting.parameters, waiting.waiting) == (None, {}, "needs probes")
@@ -163,7 +165,8 @@ def test_what_is_derived(registry, project):
 # --- the form of the files, and the rules between them
 
 CLAIMS = sorted(REGISTRY.glob("claims/*.yml"))
-READ = {path.stem: read_yaml(path) for path in CLAIMS}
+READ = {path.stem: read_papers(path) for path in CLAIMS}
+PAPERS = [paper for papers in READ.values() for paper in papers]
 PROFILES = read_yaml(REGISTRY / "profiles.yml")
 
 
@@ -171,12 +174,13 @@ PROFILES = read_yaml(REGISTRY / "profiles.yml")
 def test_files_have_the_form_of_their_schema(path):
     kind = "profiles" if path.stem == "profiles" else "claims"
     schema = json.loads((REGISTRY / f"{kind}.schema.json").read_text(encoding="utf-8"))
-    Draft202012Validator(schema).validate(read_yaml(path))
+    for part in READ.get(path.stem, [PROFILES]):
+        Draft202012Validator(schema).validate(part)
     assert re.fullmatch("[a-z][a-z0-9-]*", path.stem)
 
 
 def test_no_claim_stands_twice_and_every_run_is_of_one():
-    ids = [id for data in READ.values() for id in data["claims"]]
+    ids = [id for paper in PAPERS for id in paper["claims"]]
     assert len(ids) == len({*ids}) and {*PROFILES["profiles"]} <= {*ids}
     runs = {run for own in PROFILES["profiles"].values() for run in own}
     assert {run for both in PROFILES["replicates"].items() for run in both} <= runs
@@ -184,7 +188,7 @@ def test_no_claim_stands_twice_and_every_run_is_of_one():
 
 def test_what_a_claim_names_is_there():
     """The paper's models, the checkpoints for which controls stand, the values of its tests."""
-    for data in READ.values():
+    for data in PAPERS:
         for id, claim in data["claims"].items():
             says, tests = claim.get("paper_says", {}), claim["criterion"]["tests"]
             assert says.get("models", {}).keys() <= data["paper"]["models"].keys(), id
@@ -206,8 +210,9 @@ def keys(node):
 @pytest.mark.parametrize("path", sorted(REGISTRY.rglob("*.yml")), ids=lambda path: path.stem)
 def test_no_key_is_given_twice(path):
     """YAML itself keeps the last silently."""
-    for own in keys(yaml.compose(path.read_text(encoding="utf-8"), yaml.CSafeLoader)):
-        assert len(own) == len({*own}), own
+    for part in yaml.compose_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader):
+        for own in keys(part):
+            assert len(own) == len({*own}), own
 
 
 FROM_THE_HUB = {
