@@ -8,8 +8,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -131,60 +132,105 @@ jobs_option = click.option("--jobs", type=COUNT, help="notebooks at a time, not 
 # ---- Claims and their runs
 
 
-@command("list")
-def list_claims(project):
+@command("list --run vit-tiny")
+@click.option("--run", "name", help="the verdicts of one run alone")
+@click.option("--json", "as_json", is_flag=True, help="as JSON, with the reason of each verdict")
+def list_claims(project, name, as_json):
     """Show every claim: identifier, title, and its verdict in each run."""
-    verdicts = _verdicts(project)
+    found = _found(project)
+    if name:
+        check_choice("--run", name, {one["run"] for own in found.values() for one in own})
+        found = {id: [one for one in own if one["run"] == name] for id, own in found.items()}
+        found = {id: own for id, own in found.items() if own}
+    claims = {id: claim for id, claim in project.registry.claims.items() if id in found or not name}
+    if as_json:
+        rows = [
+            {"claim": id, "title": claim.title, "results": found.get(id, [])}
+            for id, claim in claims.items()
+        ]
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
     rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
-    for id, claim in project.registry.claims.items():
+    for id, claim in claims.items():
         none = "no result yet" if claim.notebook else "no notebook yet"
-        said = [f"{run}: {verdict}" for run, verdict, _ in verdicts.get(id, ())]
+        said = [f"{_run(one)}: {_said(one)}" for one in found.get(id, ())]
         rows.append((id, claim.title, "; ".join(said) or none))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
 
 
-def _verdicts(project: Project) -> dict[str, list[tuple[str, str, str]]]:
-    """Claim -> of each result, published or one's own, the run, what is said, and the reason."""
-    rows: dict[str, list[tuple[str, str, str]]] = {}
+def _found(project: Project) -> dict[str, list[dict]]:
+    """Claim -> what each of its results says, published or one's own."""
+    rows: dict[str, list[dict]] = {}
     for path in (*project.results(), *project.own_results()):
-        run = path.parent.name + " (not published)" * (project.own in path.parents)
+        if path.stem not in project.registry.claims:  # `check` names it
+            continue
+        about = {"run": path.parent.name, "published": project.own not in path.parents}
         try:
-            said = _said(project, path)
+            about |= _result(project, path)
         except (ValueError, KeyError):
-            said = "unreadable, see `check`", ""
-        rows.setdefault(path.stem, []).append((run, *said))
+            about |= {"verdict": "unreadable", "notes": ["see `check`"], "reason": ""}
+        rows.setdefault(path.stem, []).append(about)
     return rows
 
 
-def _said(project: Project, path: Path) -> tuple[str, str]:
-    """`refuted, agrees`, and whether it was judged late or is stale; and the reason."""
+def _result(project: Project, path: Path) -> dict[str, Any]:
+    """The verdict of a result with its reason, whether it agrees with the paper, and what is to be
+    known of it: that it was judged late, or is stale.
+    """
     data = read_result(path)
     result = Result.from_json(project.registry[path.stem], data)
     if data["run"] == CONTROLS:
-        return as_expected(result.calibration()), ""
-    said = [result.shown[""], result.agreement.answer]
+        said = as_expected(result.calibration())
+        return {"verdict": said, "notes": [], "reason": result.unmeasured}
+    notes = []
     if result.not_run:
-        said.append(f"{plural(len(result.not_run), 'model')} not run")
+        notes.append(f"{plural(len(result.not_run), 'model')} not run")
     if result.today:
-        said.append(f"by today's criterion {result.today.shown['']}")
+        notes.append(f"by today's criterion {result.today.shown['']}")
     if data.get("after_the_fact"):
-        said.append("after the fact")
+        notes.append("after the fact")
     if project.runs in path.parents and other_inputs(project, data):
-        said.append("stale")
-    return ", ".join(said), result.reason
+        notes.append("stale")
+    return {
+        "verdict": result.shown[""],
+        "agreement": result.agreement.answer,
+        "notes": notes,
+        "reason": result.reason,
+    }
+
+
+def _run(found: Mapping) -> str:
+    return found["run"] + " (not published)" * (not found["published"])
+
+
+def _said(found: Mapping) -> str:
+    """`refuted, agrees`, and what is to be known of it."""
+    agreement = [found["agreement"]] if "agreement" in found else []
+    return ", ".join([found["verdict"], *agreement, *found["notes"]])
 
 
 @command("show nr1-artifacts")
 @click.argument("id")
-def show(project, id):
+@click.option("--values", is_flag=True, help="its values in all runs instead, as CSV")
+def show(project, id, values):
     """Show a claim: its criterion, its results, and its parameters with defaults and profiles."""
     claim = project.registry[id := project.registry.named(id)]
+    if values:
+        from helpers.book import downloads
+        from helpers.book.book import Book
+
+        book = Book.read(project, only=(None, [id]))
+        table = downloads.values([*book.findings(id), book.controls[id]])
+        print(table.to_csv(index=False), end="")
+        return
     print(f"{id}: {claim.title}\n{claim.statement}\n")
     print(f"measure: {_line(claim.measure)}\ncriterion: {claim.criterion}\n\nresults:")
-    for run, verdict, reason in _verdicts(project).get(id, ()):
-        print(f"  {run}: {verdict}", *([f"    {reason}"] if reason else []), sep="\n")
+    for one in _found(project).get(id, ()):
+        print(f"  {_run(one)}: {_said(one)}")
+        if one["reason"]:
+            print(f"    {one['reason']}")
     if claim.notebook is None:
         print(f"\nnotebook: none yet: {claim.waiting}")
         return

@@ -1,3 +1,4 @@
+import io
 import json
 import re
 import shutil
@@ -5,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import pandas as pd
 import pytest
 from conftest import edit_profiles, edit_registry
 
@@ -37,6 +39,35 @@ def test_list_goes_on_after_what_is_broken(project, typed):
     assert lines["aa3-later"].endswith("  no notebook yet")
     margin(project, 3)
     assert listed(typed)["aa1-first"].endswith("not stated, by today's criterion refuted")
+
+
+def test_results_can_be_read_by_a_program(project, typed):
+    typed("run aa1-first --run mine")
+    first, *others = json.loads(typed("list --json"))
+    (found,) = first["results"]
+    assert (first["claim"], found["run"], found["published"]) == ("aa1-first", "mine", False)
+    assert found["verdict"] == "supported" and found["reason"] and not others[0]["results"]
+    line = typed("list --run mine").splitlines()[-1]
+    assert line.startswith("aa1-first") and line.endswith("(not published): supported, not stated")
+    typed("baselines aa1")
+    table = pd.read_csv(io.StringIO(typed("show aa1 --values")))
+    assert [*table.run] == ["mine", "controls"] and [*table.value] == [2, 2]
+    (project.runs / "controls").mkdir(parents=True)
+    shutil.copy(
+        project.own / "mine" / "aa1-first.json", project.runs / "controls" / "aa0-went.json"
+    )
+    typed("check")  # what a removed claim left there is no disagreement
+
+
+def test_what_the_criterion_asks_for_and_nobody_measured_is_named(project, typed):
+    edit_registry(
+        project.root,
+        lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(value="socre"),
+    )
+    missing = "the criterion asks for socre, not measured here"
+    assert missing in typed("run aa1-first") and missing in typed("show aa1")
+    typed("baselines aa1", 1)
+    assert f"aa1-first.ipynb: {missing}" in typed("check", 1)
 
 
 def test_run_prints_a_line_a_notebook(typed):
@@ -81,6 +112,7 @@ REFUSED = {
     "run aa1-first -p n=many": "many",
     "run aa1-first --run a/b": "a/b",
     "run aa1-first --jobs 0": "--jobs",
+    "list --run mine": "mine",
     "show aa1-frist": "did you mean 'aa1-first'",
     "publish mine": "mine",
     "publish controls": "controls",

@@ -16,7 +16,8 @@ from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Calibration, Result, read_result
 
-Only = tuple[str, Collection[str]] | None  # a run and some of its claims, to show nothing else
+# A run and some of its claims, to show nothing else; None for every run.
+Only = tuple[str | None, Collection[str]] | None
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models
@@ -129,7 +130,7 @@ def _read(project: Project, kind: str, only: Only) -> Runs:
     runs: Runs = {}
     for path in project.results() if kind == "runs" else project.own_results():
         run, id = path.parent.name, path.stem
-        if run == CONTROLS or (only and (run != only[0] or id not in only[1])):
+        if run == CONTROLS or (only and (only[0] not in (None, run) or id not in only[1])):
             continue
         try:
             notebook = read_notebook(path.with_suffix(".ipynb"))

@@ -7,13 +7,13 @@ there. `book/_static/values.dictionary.csv` says what the columns of the values 
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import nbformat
 import pandas as pd
 
-from helpers.book.book import Book, Runs
+from helpers.book.book import Book
 from helpers.book.finding import Finding
 from helpers.book.render import counted, over
 from helpers.claims.criteria import INTERVAL, OUTCOMES
@@ -36,10 +36,10 @@ def revision(found: Finding, mark: str) -> str | None:
     return name and name + (mark if origin["git_dirty"] else "")
 
 
-def values(runs: Runs) -> pd.DataFrame:
+def values(results: Iterable[Finding]) -> pd.DataFrame:
     """A row for every value of the results, in their order."""
     rows = []
-    for found in (found for own in runs.values() for found in own.values()):
+    for found in results:
         claim, result = found.claim.id, found.stored
         weights = {source["name"]: source.get("weights_hash") for source in result.sources}
         about = {"verdict_claim": result.verdict, "revision": revision(found, "-dirty")}
@@ -85,7 +85,8 @@ def write(target: Path, book: Book) -> None:
     result, the numbers of its images and the notebook of each claim.
     """
     target.mkdir(parents=True, exist_ok=True)
-    table = values({**book.runs, CONTROLS: book.controls})
+    runs = [*book.runs.values(), book.controls]
+    table = values(found for own in runs for found in own.values())
     table.to_csv(target / "values.csv", **CSV)
     names = table[["claim", "name", "label", "unit"]].drop_duplicates(["claim", "name"])
     higher = [term(row.claim, row.name).higher for row in names.itertuples()]

@@ -112,6 +112,14 @@ class Result:
         """What today's criterion says of the same values; None where it has judged them."""
         return None if self.criterion == self.claim.criterion.digest else self.rejudged()
 
+    @property
+    def unmeasured(self) -> str:
+        """What the criterion asks for and no model has, as a sentence; '' where there is none."""
+        asked = [x for x in self.claim.criterion.all_tests if any(map(x.concerns, self.by_model))]
+        names = dict.fromkeys(test.value for test in asked)
+        missing = [x for x in names if x not in {value.name for value in self.values}]
+        return f"the criterion asks for {', '.join(missing)}, not measured here" if missing else ""
+
     def to_json(self) -> dict:
         """The result as JSON data; numbers in full, never NaN."""
         return {

@@ -152,8 +152,8 @@ def run_claims(
         done.write(folder)
         verdict, reason = done.result["verdict"], done.result["reason"]
         if run == CONTROLS:
-            controls = _calibration(project, id, done.result)
-            return Outcome(id, verdict, done.seconds, calibration=controls)
+            found = Result.from_json(project.registry[id], done.result)
+            return Outcome(id, verdict, done.seconds, found.unmeasured, found.calibration())
         missing = [f"{x} was not run ({why})" for x, why in done.result["not_run"].items()]
         return Outcome(id, verdict, done.seconds, "; ".join([reason, *missing]))
 
