@@ -119,7 +119,7 @@ def _for_models(function: Callable) -> Callable:
         click.option("--device", default="cpu", help="cpu, or cuda"),
         click.option("--batch-size", type=COUNT, default=16),
         click.option("--seed", type=click.IntRange(0), default=0, help="of the choice of images"),
-        click.option("-n", type=COUNT, help="how many images, all unless given"),
+        click.option("-n", "--n", "n", type=COUNT, help="how many images, all unless given"),
         click.option("--images", default="photographs", help="a data set"),
     ):
         function = option(function)

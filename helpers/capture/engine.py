@@ -166,8 +166,14 @@ class _Output:
         self.tensors: list[Tensor] = []
         self.missing = {*blocks}  # of which it has seen nothing yet
 
-    def put(self, block: int, values: tuple[Tensor, ...]) -> None:
-        """Take what the reducer made of one block."""
+    def put(self, block: int, values: Any) -> None:
+        """Take what the reducer made of one block.
+
+        Raises TypeError where that is no tuple with a tensor for each key.
+        """
+        if not isinstance(values, tuple) or len(values) != len(self.reducer.keys):
+            keys = ", ".join(self.reducer.keys)
+            raise TypeError(f"{self.reducer}: reduce must return a tuple with a tensor for {keys}")
         alone = isinstance(self.reducer.blocks, int)
         if not self.tensors:
             extent = () if alone else (len(self.blocks),)

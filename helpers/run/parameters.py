@@ -22,6 +22,9 @@ DIFFERING = {
     "by_dataset": ("datasets", ("n",)),
 }
 
+# What is the claim's own data set unless it is given: to learn on, and to show.
+FOLLOWING = ("train_dataset", "validation_dataset", "boxes_dataset", "examples")
+
 
 def check_run(name: str) -> None:
     """Raise ValueError where a run cannot be called so: it is a folder, and part of addresses."""
@@ -109,7 +112,9 @@ def resolve(
     again: bool = False,
 ) -> dict:
     """All parameters of one claim in a run: the notebook's defaults, the profile called `profile`
-    or else `run`, where there is one, and those of the command line that the claim has.
+    or else `run`, where there is one, and those of the command line that the claim has. A `dataset`
+    that is given there is also that of `FOLLOWING`, so that nothing is learned on the controls'
+    images in silence.
 
     Where there is no such profile, `again` takes the parameters of its result in `run`.
 
@@ -124,6 +129,8 @@ def resolve(
         own = _earlier(project, id, run) if again else {}
     defaults = claim.parameters
     given = {name: parse(x, defaults[name]) for name, x in overrides.items() if name in defaults}
+    if "dataset" in given:
+        own = {x: given["dataset"] for x in FOLLOWING if x in defaults} | own
     parameters = checked(defaults, {**own, **given})
     _check_differing(parameters, given)
     return {name: _stored(value) for name, value in parameters.items()}

@@ -222,6 +222,17 @@ class Broken(Reducer):
         raise RuntimeError("broken")
 
 
+class Bare(Precision):
+    def reduce(self, x, layout):
+        return super().reduce(x, layout)[0]  # as iterable as a tuple
+
+
+@models("registers")
+def test_a_reducer_that_returns_no_tuple_is_refused(backbone):
+    with pytest.raises(TypeError, match="autocast"):
+        capture(backbone, pixels(backbone, 1), [Bare()])
+
+
 @one_each
 def test_no_hook_survives_an_exception(backbone):
     with pytest.raises(RuntimeError, match="broken"):

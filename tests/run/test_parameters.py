@@ -1,5 +1,7 @@
 """Parameters: defaults, profile and command line; unknown names and other types are refused."""
 
+from functools import partial
+
 import pytest
 from conftest import PARAMETERS, edit_profiles
 
@@ -59,6 +61,18 @@ def test_an_override_is_for_the_claims_that_have_the_parameter():
     own = parameters.resolve_all(Project(), ["nr3-redundancy", "de3-cka"], "mine", given)
     assert [one["seed"] for one in own.values()] == [3, 3]
     assert own["nr3-redundancy"]["rule"] == "median:4" and "rule" not in own["de3-cka"]
+
+
+def test_what_is_learned_on_follows_the_data_set():
+    """Unless it is given, too, or a profile says it."""
+    resolve = partial(parameters.resolve, Project(), "xx10-dense")
+    sets = ("train_dataset", "validation_dataset", "dataset", "examples")
+    own = resolve("mine", {"dataset": "folder:x"})
+    assert [own[x] for x in sets] == ["folder:x"] * 4
+    own = resolve("mine", {"dataset": "folder:x", "train_dataset": "folder:y"})
+    assert [own[x] for x in sets] == ["folder:y", "folder:x", "folder:x", "folder:x"]
+    own, profile = resolve("vit-tiny", {"dataset": "folder:x"}), resolve("vit-tiny")
+    assert own == profile | {"dataset": "folder:x"}
 
 
 def test_a_run_of_fewer_models_keeps_the_profile():
