@@ -1,6 +1,6 @@
 # Two commands: `make book` builds the book from the offline controls, `make test` checks everything.
 # A Python of your choice: make book PYTHON=python3.12
-.PHONY: help env book test slow release lock baselines intervals clean
+.PHONY: help env book test quick slow release lock baselines intervals clean
 
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -42,6 +42,10 @@ test: env  ## lint, unit tests, notebooks against their stored outputs, figures 
 	@$(RUN) -m ruff check helpers training scripts tests notebooks
 	@$(RUN) -m ruff format --check helpers training scripts tests notebooks
 	@$(RUN) -m pytest -n 2 --dist worksteal --durations 25
+
+quick: export OMP_NUM_THREADS = 1
+quick: env  ## the tests of what was changed since the last commit
+	@tests=$$($(RUN) scripts/quick.py) && [ -z "$$tests" ] || $(RUN) -m pytest -q -n 2 --dist loadgroup $$tests
 
 slow: export OMP_NUM_THREADS = 1
 slow: env  ## what `make test` leaves out: every page in a browser, profile `paper` on stand-ins, speed
