@@ -60,7 +60,8 @@ def threshold(norms: Norms, rule: str) -> float:
     equal to the median, by 'mad' every norm above it is an outlier.
 
     Raises:
-        ValueError: another rule, or no norms.
+        ValueError: another rule, no norms, or norms that are NaN or infinite: a median of such says
+            nothing of any image.
 
     >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
     7.5
@@ -69,6 +70,8 @@ def threshold(norms: Norms, rule: str) -> float:
     norms = to_numpy(norms)
     if norms.size == 0:
         raise ValueError(f"no norms to apply the outlier rule {rule!r} to")
+    if wrong := int((~np.isfinite(norms)).sum()):
+        raise ValueError(f"{wrong} of {norms.size} norms are NaN or infinite; leave them out")
     return float(RULES[kind](norms, number))
 
 

@@ -61,6 +61,15 @@ def test_threshold_refuses_another_rule_and_no_norms(rule):
         threshold(np.ones(0), "percentile:98")
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_norms_that_are_no_numbers_are_refused(wrong):
+    """One would hide the outliers of all other images."""
+    norms = np.ones((4, 49))
+    norms[1, 2] = wrong
+    with pytest.raises(ValueError, match="1 of 196 norms"):
+        outliers(norms, "median:3")
+
+
 def test_threshold_beyond_the_limit_of_torch_quantile():
     norms = torch.arange(16 * 2**20 + 1, dtype=torch.float32).flip(0)
     assert threshold(norms, "percentile:50") == 8 * 2**20

@@ -51,6 +51,13 @@ def test_outlier_images_are_those_that_bear_planted_ones(bearing, convert):
     assert outlier_images(convert(planted(bearing=bearing))) == share(np.arange(40) < bearing)
 
 
+@pytest.mark.parametrize(("factor", "share"), [(2.95, 0.0), (3.05, 1.0)])
+def test_an_outlier_is_a_patch_above_three_medians(factor, share):
+    norms = torch.ones(10, 49)
+    norms[:, 5] = factor
+    assert outlier_images(norms).value == share
+
+
 @BOTH
 @pytest.mark.parametrize("rule, tokens", [("median:3", 14), ("fixed:1e9", 0)])
 def test_outlier_shares(convert, rule, tokens):
