@@ -66,9 +66,10 @@ class Captured:
         patches, *others = (take(tokens, dim=-1) for take in of)
         return patches, torch.cat(others, dim=-1)
 
-    def appended(self, key: str, block: int = -1) -> Tensor:
-        """The appended tokens of what was kept of all tokens, in a block."""
-        return self.layout.appended_tokens(self[key][:, block], dim=-1)
+    def appended(self, key: str, block: int | None = -1) -> Tensor:
+        """The appended tokens of what was kept of all tokens; `block` as in `carriers`."""
+        tokens = self[key] if block is None else self[key][:, block]
+        return self.layout.appended_tokens(tokens, dim=-1)
 
     @property
     def maps(self) -> dict[str, Tensor]:

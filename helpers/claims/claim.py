@@ -88,6 +88,11 @@ class Claim:
         """The notebook's parameters with their defaults; none where there is no notebook yet."""
         return notebook_parameters(self.root / self.notebook) if self.notebook else {}
 
+    def printed(self, *tables: str) -> dict[str, float]:
+        """The numbers that the paper has in these places, by the names of our values."""
+        rows = [row for row in self.reported if row["where"] in tables and "value" in row]
+        return {row.get("ours", row["name"]): row["value"] for row in rows}
+
     def margin(self, name: str) -> float:
         """The margin against which the value `name` is tested, first of `tests`."""
         tests = (*self.criterion.tests, *self.criterion.all_tests)

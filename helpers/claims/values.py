@@ -11,6 +11,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -144,6 +145,32 @@ class Values(list[Value]):
             over = share_of_trainings(each) if quantity in counted else over_seeds(each, limits)
             self.add(family.name, {name: over}, dataset=dataset, end=family.end)
 
+    def add_families(
+        self,
+        families: Iterable[Family],
+        passes: Mapping[str, Mapping[str, Any]],
+        measure: Callable[[Family, str, Any], Mapping[str, Any]],
+        **options: Any,
+    ) -> None:
+        """`add_family` of each of the families, with states "before", the finished model as it is,
+        and, where the family is judged, those in which it passed.
+
+        Args:
+            families: of which all models were captured.
+            passes: condition -> model -> what was kept, of the models as they are first.
+            measure: takes a family, a model and what was kept of it; name -> one value an image.
+            options: of `add_family`.
+        """
+        plain, *conditions = passes
+        for family in families:
+            read, base = partial(measure, family), family.base
+            states = {"before": read(base, passes[plain][base])}
+            for condition in conditions:
+                if base in passes[condition] and not family.end:
+                    states[condition] = read(base, passes[condition][base])
+            trained = {x: read(x, passes[plain][x]) for x in family.members.values()}
+            self.add_family(family, trained, states, **options)
+
     def add_over_seeds(self, name: str, limits: tuple[float, float]) -> None:
         """Add 'NAME_seeds' of models that this project trained alike, but for the seed: the mean
         over them (`over_seeds`), under the name of the first.
@@ -257,6 +284,27 @@ class Values(list[Value]):
         label = label or axis_label(term(self.claim.id, quantity))
         figures.compared(groups, ax, label, reference)
 
+    def compared_states(
+        self,
+        states: Mapping[str, str],
+        families: Families,
+        quantities: Mapping[str, float | None],
+        axes: Iterable[Any] | None = None,
+    ) -> None:
+        """Draw quantities of each family below each other, with a colour for each state.
+
+        Args:
+            states: how the legend calls a state -> how the names of its values end, as in
+                `compared_families`.
+            families: a row each.
+            quantities: how the names of values begin -> what a dashed line marks, or None.
+            axes: one a quantity; new ones unless given.
+        """
+        axes = figures.rows(len(quantities)).flat if axes is None else axes
+        for ax, (quantity, reference) in zip(axes, quantities.items(), strict=True):
+            names = {title: f"{quantity}_{state}" for title, state in states.items()}
+            self.compared_families(names, families, reference=reference, ax=ax)
+
     def settings(
         self,
         names: Mapping[str, str] | Sequence[str],
@@ -273,7 +321,7 @@ class Values(list[Value]):
                 are called as their terms are, without what all of these begin with.
             label, reference: as in `compared`.
             models: unless given, those that have one of the values.
-            printed: of others, without intervals: what they are called -> row -> number.
+            printed: of others, without intervals: what they are called -> value's name -> number.
         """
         if not isinstance(names, Mapping):
             common, names = self._by_label(names)
@@ -285,29 +333,34 @@ class Values(list[Value]):
             for model in (with_one if models is None else models)
         }
         for source, numbers in printed.items():
-            groups[source] = {row: Estimate(x, x, x, 0) for row, x in numbers.items()}
+            points = {row: numbers[name] for row, name in names.items() if name in numbers}
+            if points:
+                groups[source] = {row: Estimate(x, x, x, 0) for row, x in points.items()}
         label = label or axis_label(term(self.claim.id, first))
         figures.compared_settings(groups, ax, label, self._reference(names, reference))
 
     def panels(
         self,
-        *panels: Mapping[str, str],
+        *panels: Mapping[str, str] | Sequence[str],
         labels: Sequence[str] = (),
         models: Iterable[str] | None = None,
+        printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
         """Draw `settings` below each other, nothing where no model has one of the values.
 
         Args:
             panels: each as in `settings`.
             labels: of their axes; as in `settings` unless given.
+            models, printed: as in `settings`.
         """
-        drawn = [self.of(name, models) for names in panels for name in names.values()]
+        known = [[*names.values()] if isinstance(names, Mapping) else names for names in panels]
+        drawn = [self.of(name, models) for names in known for name in names]
         if not any(drawn):
             return
         height = 0.9 + 0.25 * max(map(len, drawn)) * len(drawn) / len(panels)
         axes = figures.rows(len(panels), each=height)
         for ax, names, label in zip(axes.flat, panels, labels or [""] * len(panels), strict=True):
-            self.settings(names, label, models, ax=ax)
+            self.settings(names, label, models, ax=ax, printed=printed)
 
     def _by_label(self, names: Iterable[str]) -> tuple[str, dict[str, str]]:
         """What the labels of values have in common up to a comma, as one of an axis, and the rest

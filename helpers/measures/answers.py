@@ -23,6 +23,7 @@ from helpers.measures.stats import (
     share,
 )
 
+DRAW = "random_"  # what the name of a draw begins with
 SIGNIFICANT = 0.05  # a p-value below it
 WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
 
@@ -113,18 +114,23 @@ def condition_changes(
     return found
 
 
-def answer_changes(right: Mapping[str, PerImage]) -> Estimates:
+def answer_changes(right: Mapping[str, PerImage]) -> dict[str, PerImage]:
     """Accuracy in %, and in points against "plain", paired over images.
 
-    `right` is 100 where the class is named, else 0, or a mean of such; a condition may have the
-    first of the images alone. "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION'.
+    `right` is 100 where the class is named, else 0; a condition may have the first of the images
+    alone. "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION'. Draws of random
+    neurons, 'random_I', are one, their mean; then also "random_minus_zeroed".
     """
-    plain = right["plain"]
-    found: Estimates = {"accuracy_base": over_images(plain, (0, 100))}
-    for name, own in right.items():
-        if name != "plain":
-            found[f"accuracy_{name}"] = over_images(own, (0, 100))
-            found[f"accuracy_change_{name}"] = over_images(own - plain[: len(own)], (-100, 100))
+    draws = [own for name, own in right.items() if name.startswith(DRAW)]
+    after = {x: own for x, own in right.items() if x != "plain" and not x.startswith(DRAW)}
+    if draws:
+        after["random"] = torch.stack(draws).mean(0)
+    found = {"accuracy_base": right["plain"]}
+    for name, own in after.items():
+        found[f"accuracy_{name}"] = own
+        found[f"accuracy_change_{name}"] = own - right["plain"][: len(own)]
+    if draws:
+        found["random_minus_zeroed"] = after["random"] - after["zeroed"]
     return found
 
 

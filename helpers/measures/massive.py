@@ -54,12 +54,6 @@ def fixed_channels(counts: Vectors) -> list[int]:
     return ((counts > 0).float().mean(0) >= MOST_IMAGES).nonzero()[:, 0].tolist()
 
 
-def channel_share(counts: Vectors, channels: list[int]) -> Estimate:
-    """Of an image's massive activations, the share in these channels, mean over images with any."""
-    every = counts.sum(1)
-    return over_images((counts[:, channels].sum(1) / every)[every > 0], (0, 1), counts=True)
-
-
 def angle(cosine: Estimate) -> Estimate:
     """The angle in degrees, from 0 to 90, of a mean cosine; direction and its opposite are one."""
     value, *ends = (abs(x) for x in cosine[:3])
@@ -102,10 +96,3 @@ def sizes(kept: Magnitudes) -> dict[str, PerImage | ImageMask | float]:
         "median": median,
         "ratio": float(largest.mean() / median.mean()) if median.any() else math.nan,
     }
-
-
-def curves_of(kept: Magnitudes) -> dict[str, list[tuple[list[int], list[float]]]]:
-    """For `helpers.figures.trainings`: the largest magnitudes and the median after each block."""
-    blocks, means = list(range(kept.shape[1])), kept.mean(0)
-    names = ("largest", "second", "third", "median")
-    return {name: [(blocks, means[:, i].tolist())] for i, name in enumerate(names)}

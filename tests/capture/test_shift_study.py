@@ -17,7 +17,10 @@ from helpers.capture import (
     token_probes,
 )
 from helpers.images import load_train_test
-from helpers.measures.shifts import shift_answers, shift_norms
+from helpers.measures.answers import answer_changes
+from helpers.measures.norms import threshold
+from helpers.measures.registers import register_ratio
+from helpers.measures.stats import over_images, share
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 
 N, ZEROED, FEW = 40, 24, 8
@@ -42,15 +45,19 @@ def study(lab, sets):
 
 @pytest.fixture(scope="module")
 def found(sets, study):
-    """model -> what the shift does to norms and answers."""
-    classifiers, estimates = classifiers_of(Lab(MODELS), "probe", sets[0]), {}
-    for model in MODELS:
-        own = study.passes.by_model[model]
-        right = {x: classifiers.correct(model, c, sets[1]) for x, c in own.items()}
-        patches = {x: c.patches("token_norms") for x, c in own.items()}
-        loads = {x: c.layout.appended_tokens(c["token_norms"], -1) for x, c in own.items()}
-        estimates[model] = shift_answers(right) | shift_norms(patches, loads)
-    return estimates
+    """model -> name -> estimate of what the shift does to norms and answers."""
+    classifiers, found = classifiers_of(Lab(MODELS), "probe", sets[0]), {}
+    for model, own in study.passes.by_model.items():
+        right = answer_changes(classifiers.answers(model, own, sets[1]))
+        found[model] = {name: over_images(x, (-100, 100)) for name, x in right.items()}
+        norms = {x: own[x].patches("token_norms") for x in ("plain", "moved") if x in own}
+        limit = threshold(norms["plain"], "median:3")
+        found[model]["outlier_images"] = share((norms["plain"] > limit).any(1))
+        if "moved" in own:
+            found[model]["outlier_images_moved"] = share((norms["moved"] > limit).any(1))
+            ratio = register_ratio(own["moved"].appended("token_norms", None), norms["moved"])
+            found[model]["register_ratio_moved"] = over_images(ratio)
+    return found
 
 
 def test_the_planted_neuron_is_moved_and_each_condition_has_its_images(lab, study):
@@ -93,7 +100,7 @@ def test_the_bias_is_that_of_replaced_study(sets, study):
     own = {"plain": study.passes["plain"], "bias": study.passes["bias"]}
     name = "control-position"
     right = {x: classifiers.correct(name, kept[name], images) for x, kept in own.items()}
-    lost = -shift_answers(right)["accuracy_change_bias"].value
+    lost = -answer_changes(right)["accuracy_change_bias"].mean().item()
     assert lost == pytest.approx(other.estimates[name]["loss_bias"].value) and lost > 2
     condition = attention_bias(Lab(["control-clean"]), train[:8], study.passes["plain"])
     assert condition(load_backbone("control-clean")) is None

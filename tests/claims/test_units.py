@@ -170,6 +170,21 @@ ESTIMATORS = {
     "xx8-corner-content/error_outlier_moved": {},
     "xx8-corner-content/accuracy_cls_4": {"limits": (0, 100)},
     "xx8-corner-content/accuracy_outlier_change_0": {"limits": (-100, 100)},
+    "la3-massive-activations/fixed_share": {"limits": (0, 1), "counts": True},
+    "la8-jiang-original/outlier_images": "share",
+    "la8-jiang-original/outlier_images_moved": "share",
+    "la8-jiang-original/outlier_images_zeroed": "share",
+    "la8-jiang-original/register_ratio_moved": {},
+    "la8-jiang-original/register_cosine_5": COSINE,
+    "la8-jiang-original/random_minus_zeroed": {"limits": (-100, 100)},
+    **{
+        f"la8-jiang-original/accuracy_{x}": {"limits": (0, 100)}
+        for x in ("base", "moved", "bias", "zeroed", "random", "tokens_2", "shared", "cls_cleared")
+    },
+    **{
+        f"la8-jiang-original/accuracy_change_{x}": {"limits": (-100, 100)}
+        for x in ("moved", "bias", "zeroed", "random", "tokens_2", "shared", "normal", "mean")
+    },
     "la3-massive-activations/massive_images": "share",
     "la3-massive-activations/massive_images_100": "share",
     "la3-massive-activations/largest": {},

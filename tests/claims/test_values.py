@@ -78,7 +78,7 @@ def test_settings_in_panels_and_beside_printed_numbers(values):
     first, second = plt.gcf().axes
     assert (first.get_xlabel(), second.get_xlabel()) == ("left", "right")
     assert [x.get_text() for x in first.get_yticklabels()] == ["one", "two"]
-    values.settings(rows, "share", ["b"], printed={"the paper": {"two": 0.4}})
+    values.settings(rows, "share", ["b"], printed={"the paper": {"auc_2": 0.4}})
     (ax,) = plt.gcf().axes
     assert 0.4 in np.concatenate([line.get_xdata() for line in ax.lines])
     plt.close("all")

@@ -103,6 +103,25 @@ def test_changes_against_the_model_before():
     assert found[name] == of(name, over_images(torch.arange(50.0)))
 
 
+def test_the_finished_model_of_a_family_in_each_condition_in_which_it_passed():
+    """Where the family is not judged, as it is alone."""
+    passes = {"plain": {"base": 60, "a": 40, "b": 90}, "moved": {"base": 30, "a": 99}, "other": {}}
+    names = []
+    for end in ("", "_beside"):
+        family = Family("a", {(0, 0): "a", (4, 0): "b"}, "base", end)
+        values = Values(load_registry()["la5-posthoc-registers"], "scenes")
+        values.add_families(
+            [family],
+            passes,
+            lambda own, model, kept: {"accuracy": torch.full((50,), float(kept + len(own.end)))},
+            gains=["accuracy"],
+        )
+        names.append({value.name: value.value for value in values})
+    assert names[0]["accuracy_before"] == 60 and names[0]["accuracy_change_4"] == 30
+    assert names[0]["accuracy_moved"] == 30 and "accuracy_other" not in names[0]
+    assert names[1]["accuracy_0_beside"] == 47 and "accuracy_moved_beside" not in names[1]
+
+
 def test_families_are_drawn_under_their_titles(monkeypatch):
     drawn = {}
     monkeypatch.setattr(comparisons, "compared", lambda groups, *more: drawn.update(groups))

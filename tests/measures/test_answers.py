@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from helpers.measures.answers import (
+    answer_changes,
     beaten_by,
     class_scores,
     least_significant,
@@ -273,3 +274,20 @@ def test_answers_after_neurons_were_moved():
     assert (found["lost"], found["gained"]) == (0, 1)
     assert found["top3_moved"].value == 1 and found["macro_f1_moved"].value == 1
     assert found["macro_f1_baseline"].value < 1
+
+
+def test_draws_are_one_mean_and_paired_with_the_neurons_at_zero():
+    right = {
+        "plain": torch.tensor([100.0, 100, 100, 0, 100]),
+        "moved": torch.tensor([100.0, 0, 100, 0, 100]),
+        "zeroed": torch.tensor([0.0, 100, 0, 0]),
+        "random_0": torch.tensor([100.0, 100, 0, 0]),
+        "random_1": torch.tensor([100.0, 0, 100, 0]),
+    }
+    found = answer_changes(right)
+    assert not any("random_0" in name for name in found)
+    assert found["accuracy_base"].mean() == 80 and found["accuracy_change_moved"].mean() == -20
+    assert found["accuracy_zeroed"].mean() == 25 and found["accuracy_change_zeroed"].mean() == -50
+    assert found["accuracy_random"].mean() == 50 and found["accuracy_change_random"].mean() == -25
+    assert found["random_minus_zeroed"].mean() == 25 and len(found["random_minus_zeroed"]) == 4
+    assert [*answer_changes({"plain": right["plain"]})] == ["accuracy_base"]

@@ -10,7 +10,6 @@ from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
 from helpers.measures.answers import answer_changes
 from helpers.measures.massive import (
-    channel_share,
     fixed_channels,
     has_massive,
     magnitudes,
@@ -19,7 +18,6 @@ from helpers.measures.massive import (
     sizes,
     token_angles,
 )
-from helpers.measures.stats import over_images
 
 
 def planted():
@@ -81,10 +79,6 @@ COUNTS = torch.tensor([[2.0, 0, 1, 0], [3, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0],
 def test_fixed_channels_and_what_lies_in_them():
     assert fixed_channels(COUNTS) == [0]
     assert fixed_channels(COUNTS[:4]) == [0, 1]  # half of the images
-    found = channel_share(COUNTS.repeat(5, 1), [0])
-    expected = torch.tensor([2 / 3, 1, 0.5, 0]).repeat(5)
-    assert found == over_images(expected, (0, 1), counts=True) and found.n == 20
-    assert channel_share(COUNTS, [0, 1, 2]).value == 1 and channel_share(COUNTS, []).value == 0
 
 
 def test_one_large_channel_makes_a_small_angle():
@@ -109,14 +103,13 @@ def test_constant_biases_support_the_claim():
     plain = torch.from_numpy(100.0 * (rng.random(600) < 0.8))
     lost = plain * torch.from_numpy(rng.random(600) < 0.7)
     kept = torch.tensor([2000.0, 0, 0, 1]).expand(600, 1, 4)
-    counts = torch.tensor([1.0, 0]).expand(600, 2)
 
-    def verdict(kept=kept, channels=(0,), zeroed=lost, mean=plain):
+    def verdict(kept=kept, fixed=1.0, zeroed=lost, mean=plain):
         right = {"plain": plain, "zeroed": zeroed, "mean": mean}
-        fixed = {"fixed_share": channel_share(counts, list(channels))}
+        fixed = {"fixed_share": torch.full((600,), fixed)}
         return verdict_on(claim, "planted", sizes(kept) | fixed | answer_changes(right))
 
     assert verdict() == "supported"
     assert verdict(kept=kept / torch.tensor([2.5, 1, 1, 1])) == "refuted"
-    assert verdict(channels=(1,)) == verdict(zeroed=plain) == verdict(mean=lost) == "refuted"
+    assert verdict(fixed=0.0) == verdict(zeroed=plain) == verdict(mean=lost) == "refuted"
     assert verdict(kept=kept / 100) == "not applicable"
