@@ -5,7 +5,7 @@ in checkpoints.yml.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from math import nan
 from pathlib import Path
@@ -141,20 +141,6 @@ def recipe_estimates(
     # What is taken of a checkpoint is no number of an image.
     found = {x: own._replace(over="checkpoints", per_image=None) for x, own in found.items()}
     return found | {"checkpoints_with": float(has.mean())}
-
-
-def by_recipe(
-    members: Iterable[Member], found: Mapping[tuple[str, int], Estimates], name: str
-) -> dict[str, dict[str, Estimate]]:
-    """Recipe -> side of the images, or checkpoint -> the estimate called `name`, where there is
-    one.
-    """
-    groups: dict[str, dict[str, Estimate]] = {}
-    for x in members:
-        group, estimate = groups.setdefault(x.recipe, {}), found[x.model, x.side][name]
-        if estimate.n:
-            group[f"{x.side} px" if x.side else x.model] = estimate
-    return groups
 
 
 def first_over_second(rows: Float[np.ndarray, "checkpoint 3"]) -> float:
