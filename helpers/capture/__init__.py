@@ -11,7 +11,7 @@ from helpers.capture.chosen_tokens import (
 )
 from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import attention_received, capture, cls_attention
-from helpers.capture.families import Families, Family, peak_maps
+from helpers.capture.families import Families, Family, peak, peak_maps
 from helpers.capture.inputs import PixelSet, images_of
 from helpers.capture.lab import (
     Captured,
@@ -21,7 +21,7 @@ from helpers.capture.lab import (
     last_maps,
     maps_of,
 )
-from helpers.capture.records import QUANTITIES, TrainingRecords, training_records
+from helpers.capture.records import TrainingRecords, training_records
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,
@@ -85,6 +85,5 @@ from helpers.capture.studies import (
     moved_outliers,
     probe_study,
     searched_neurons,
-    takeover_of,
     test_time_study,
 )

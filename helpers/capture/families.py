@@ -150,15 +150,17 @@ def peak_maps(
 
     Args:
         images: that were captured.
-        families: whose models were captured.
+        families: whose members were captured; but those whose finished model one of `before` and
+            `after` does not have.
         trained: model -> what was kept, with `TokenNorms` of the last block.
         before, after: title -> finished model -> what was kept of it in some state; of the columns
             before those of trainings, which are the model as it is unless given, and after them.
     """
-    peaks = {}
+    peaks, first = {}, {"before": trained} if before is None else before
     for family in families:
         base = [family.base] if family.base else []
-        first = {"before": trained} if before is None else before
+        if any(model not in own for own in (first | {**after}).values() for model in base):
+            continue
         shown = {title: own[model] for title, own in first.items() for model in base}
         for count in family.counts:
             title = plural(count, "register") if len(family.counts) > 1 else "fine-tuned"

@@ -27,12 +27,10 @@ from helpers.interventions import (
 from helpers.measures.answers import probe_answers
 from helpers.measures.outliers import Placement, counts_at, outlier_images
 from helpers.measures.probes import NOISE, SCHEDULES, Probe, fit_classifier
-from helpers.measures.registers import member_traits, takeover_traits
 from helpers.measures.stats import Estimates
 from helpers.settings import check_choice
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
-UNIT = "neuron 1"  # the first of `activations_of`
 Right = Mapping[str, Bool[Tensor, " image"]]  # readout -> whether the class of each image is named
 
 
@@ -284,20 +282,6 @@ def searched_neurons(
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
     others = matched_neurons_of(lab, first, images, search, among="later") if matched else {}
     return Study(at=at, neurons=neurons, moved=first, matched=others)
-
-
-def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:
-    """What the registers of one model have and took over, trained and appended ones alike:
-    `member_traits` and `takeover_traits`.
-
-    Args:
-        captured: with `TokenNorms` and `ClsAttention` of the last block or up to it, and, where a
-            unit writes the outliers, its activation by `activations_of([unit], every=True)`.
-        places: where outliers were before.
-    """
-    norms, attention = (captured.carriers(key) for key in ("token_norms", "cls_attention"))
-    activation = captured.carriers(UNIT, None) if UNIT in captured.tensors else None
-    return member_traits(norms, attention) | takeover_traits(norms, attention, places, activation)
 
 
 class MovedOutliers(NamedTuple):

@@ -65,4 +65,7 @@ def test_a_row_of_maps_for_each_family(monkeypatch):
     images, maps = drawn["x"]
     assert images == ["first"] * 2 and drawn["labels"] == ["a, 2 trainings", "d"]
     assert [[*row] for row in maps] == [["before", "fine-tuned", "moved"]] * 2
+    drawn.clear()
+    peak_maps(["first", "second"], both, kept, after={"moved": {}})
     peak_maps([], [], {})
+    assert not drawn

@@ -30,7 +30,6 @@ from helpers.capture import (
     probe_study,
     searched_neurons,
     studies,
-    takeover_of,
 )
 from helpers.images import load_images
 from helpers.interventions import (
@@ -42,6 +41,7 @@ from helpers.interventions import (
 from helpers.interventions import test_time_registers as registers
 from helpers.measures.outliers import counts_at, placement
 from helpers.measures.probes import SCHEDULES, fit_classifier
+from helpers.measures.registers import takeover_traits
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone
 
 PLANTED = "control-position"
@@ -345,7 +345,8 @@ def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):
             c.layout.registers + c.layout.appended
         )
         places = c.parts("token_norms")[0] > 200 if places is None else places
-        found.append(takeover_of(c, places))
+        norms, attention = c.carriers("token_norms"), c.carriers("cls_attention")
+        found.append(takeover_traits(norms, attention, places, (patches, others)))
     plain, moved, trained = found
     assert places.sum(1).tolist() == [4] * 6
     assert not plain["taken_over"].any() and moved["taken_over"].all()
