@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from helpers import figures
 from helpers.models import PostHoc, Recipe, SinkTask, trained
@@ -107,6 +110,28 @@ class TrainingRecords(dict[str, Records]):
             label, _, margin, bottom = QUANTITIES[name]
             legend = name == names[-1]
             figures.trainings(panels[name], column, label, margin, bottom, legend=legend)
+
+    def draw_without(self, *names: str) -> None:
+        """Draw quantities along the first training of each preset without registers, a column each.
+
+        `names` are of `QUANTITIES`.
+        """
+        for ax, name in zip(figures.rows(1, len(names), each=3.6)[0], names, strict=True):
+            curves = {}
+            for preset, panel in self.curves(name).items():
+                curves[preset] = *panel["0 registers"][0], None, None
+            label, _, margin, _ = QUANTITIES[name]
+            figures.response(curves, ax, "training step", label, margin)
+
+    def images_with(self, name: str, preset: str) -> dict[str, Bool[Tensor, " image"]]:
+        """'(registers, seed)' of each training of a preset -> as many of its test images as had
+        `name` at its end, such as "outlier_images". Which ones they were is not recorded.
+        """
+        found = {}
+        for training, record in self[preset].items():
+            images, share = record["recipe"]["n_test"], record["history"][-1][name]
+            found[str(training)] = torch.arange(images) < round(images * share)
+        return found
 
     def _panels(self, name: str, others: str) -> dict[str, Curves]:
         """The curves of each preset, or of the first and of the `others` in one panel."""

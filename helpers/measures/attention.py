@@ -182,26 +182,6 @@ def with_sink(attention: PerPlace) -> ImageMask:
     return (attention >= EVENT).flatten(1).any(1)
 
 
-def sinks_by_image(
-    patches: PerPlace,
-    registers: PerPlace,
-    one: PerPlace,
-    idle: ImageMask | None = None,
-) -> dict[str, Tensor]:
-    """Whether each image has a sink: of patches, of registers, of any token (`shared_attention`).
-
-    With `idle`, images in which attention has nothing to fetch, also `idle_...`, the same of these
-    images as 1 and 0, nan for others.
-    """
-    kinds = {"sink_images": patches, "register_sink_images": registers, "sink_one_images": one}
-    found = {name: with_sink(attention) for name, attention in kinds.items()}
-    if idle is None:
-        return found
-    return found | {
-        f"idle_{name}": torch.where(idle, x.float(), torch.nan) for name, x in found.items()
-    }
-
-
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Ranks of (image, patch) with ties, without the mean of each image."""
     order = x.argsort(axis=1, kind="stable")

@@ -20,7 +20,6 @@ from helpers.measures._arrays import (
     PerImage,
     PerPatch,
     PerRegister,
-    Tokens,
     Vectors,
     mean_where,
 )
@@ -136,23 +135,17 @@ def object_places(
     }
 
 
-def object_accuracy(
-    train_tokens: Float[Tensor, "train token width"],
-    train_places: Int64[Tensor, "train token"],
-    tokens: Tokens,
-    places: Int64[Tensor, "image token"],
-    device: Any = None,
-) -> PerImage:
+def object_accuracy(learnt: PatchTokens, tested: PatchTokens, device: Any = None) -> PerImage:
     """How often least squares tells from one token whether its patch lies on an object, in %.
 
     On and off are equally often among the tokens (`object_places`), so that chance is 50 %; those
     at -1 are left out, and an image without any is nan.
     """
-    on = torch.tensor([True, False]).repeat_interleave(places.shape[1] // 2)
-    targets = (2.0 * on - 1).expand(train_tokens.shape[:2])[..., None]
-    probe = fit_regression(train_tokens, targets, mask=train_places >= 0, device=device)
-    right = (probe(tokens)[..., 0] > 0) == on
-    return 100 * mean_where(right.float(), places >= 0)
+    on = torch.tensor([True, False]).repeat_interleave(tested.positions.shape[1] // 2)
+    targets = (2.0 * on - 1).expand(learnt.positions.shape)[..., None]
+    probe = fit_regression(learnt.tokens, targets, mask=learnt.positions >= 0, device=device)
+    right = (probe(tested.tokens)[..., 0] > 0) == on
+    return 100 * mean_where(right.float(), tested.positions >= 0)
 
 
 def place_traits(

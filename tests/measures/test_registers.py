@@ -116,18 +116,19 @@ def tokens(images, count, planted, seed):
     x = rng.normal(size=(images, 2 * count, 6))
     x[..., 0] += planted * np.repeat([1.0, -1.0], count)
     places = np.tile(np.arange(2 * count), (images, 1))
-    return torch.from_numpy(x), torch.from_numpy(places)
+    return PatchTokens(torch.from_numpy(places), torch.from_numpy(x))
 
 
 def test_planted_objects_are_told_apart():
-    plain = object_accuracy(*tokens(40, 4, 0.0, 1), *tokens(400, 4, 0.0, 2))
-    planted = object_accuracy(*tokens(40, 4, 10.0, 1), *tokens(400, 4, 10.0, 2))
+    plain = object_accuracy(tokens(40, 4, 0.0, 1), tokens(400, 4, 0.0, 2))
+    planted = object_accuracy(tokens(40, 4, 10.0, 1), tokens(400, 4, 10.0, 2))
     assert planted.tolist() == [100.0] * 400
     assert over_images(plain, (0, 100)).low < 50 < over_images(plain, (0, 100)).high
 
 
 def test_the_probe_is_scikit_learns_least_squares():
-    (x, at), (y, there) = tokens(30, 3, 0.5, 3), tokens(20, 3, 0.5, 4)
+    learnt, tested = tokens(30, 3, 0.5, 3), tokens(20, 3, 0.5, 4)
+    x, at, y, there = learnt.tokens, learnt.positions, tested.tokens, tested.positions
     at[:, 2], at[:, 5] = -1, -1  # these are not learnt from
     x[:, 2], x[:, 5] = 100.0, -100.0
     there[7], there[8, 1] = -1, -1
@@ -135,7 +136,7 @@ def test_the_probe_is_scikit_learns_least_squares():
     reference = LinearRegression().fit(x[:, kept].reshape(-1, 6), np.tile(sides[kept], 30))
     right = (reference.predict(y.reshape(-1, 6)).reshape(20, 6) > 0) == (sides > 0)
     expected = np.where(there.numpy() >= 0, 100.0 * right, np.nan)
-    found = object_accuracy(x, at, y, there)
+    found = object_accuracy(learnt, tested)
     assert found[7].isnan() and 50 < found.nanmean() < 100
     np.testing.assert_allclose(
         found, np.ma.masked_invalid(expected).mean(1).filled(np.nan), rtol=1e-6
