@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from helpers.measures._arrays import Array, Labels, PatchScores, PatchSet, like, to_numpy
-from helpers.measures.stats import Estimates, bootstrap
 from helpers.settings import outlier_rule
 
 Norms = Float[Array, "..."]
@@ -119,26 +117,6 @@ def modes(norms: Norms) -> Modes:
         return Modes(math.nan, math.nan, math.nan)
     upper = logs >= max(valleys)[-1]
     return Modes(_mode(logs[~upper]), _mode(logs[upper]), float(upper.mean()))
-
-
-def modes_over_images(norms: PatchScores, seed: int = 0) -> Estimates:
-    """The `modes` with their intervals: "low_peak", "high_peak" and "upper_share"."""
-    names = zip(("low_peak", "high_peak", "upper_share"), Modes._fields, strict=True)
-    return {
-        name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), 200, seed=seed)
-        for name, of in names
-    }
-
-
-def middle_range(
-    per_image: Float[Array, "image *rest"], percent: float, seed: int = 0
-) -> Estimates:
-    """The percentiles "low" and "high" around the middle `percent` of all numbers."""
-    ends = {"low": 50 - percent / 2, "high": 50 + percent / 2}
-    return {
-        end: bootstrap(per_image, partial(np.percentile, q=q), 400, seed=seed)
-        for end, q in ends.items()
-    }
 
 
 def _logs(norms: Norms) -> Float[np.ndarray, " token"]:
