@@ -24,7 +24,7 @@ from helpers.measures.probes import (
     right_classes,
     squared_error,
 )
-from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, ratio_of_means
+from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
 
 PerKind = Float[Tensor, "image kind"]
 
@@ -198,30 +198,6 @@ def read_patches(
     return readings
 
 
-def read_pairs(
-    outlier: PatchTokens,
-    normal: PatchTokens,
-    random: PatchTokens,
-    mask: PatchMask,
-    learnt: int,
-    grid: Grid,
-    **how: Any,
-) -> dict[str, dict[str, Reading]]:
-    """`read_patches` of outliers and normal patches, by probes of both ('') or of one ('_own').
-
-    `outlier` and `normal` are pairs; those of the images after the first `learnt` are tested. Of
-    the `random` tokens those outside the `mask` of outliers are learnt from. Nothing where no
-    learnt image has an outlier.
-    """
-    if not mask[:learnt].any():
-        return {}
-    on = {"outlier": outlier[learnt:], "normal": normal[learnt:]}
-    learn = {"outlier": outlier[:learnt], "normal": random[:learnt].outside(mask[:learnt])}
-    both = learn["outlier"].beside(learn["normal"])
-    own = [read_patches(learn[kind], {kind: on[kind]}, learn, grid, **how) for kind in on]
-    return {"": read_patches(both, on, learn, grid, **how), "_own": own[0] | own[1]}
-
-
 def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:
     """The mean of each colour channel over a patch, whose pixels are given channel by channel."""
     return pixels.unflatten(-1, (3, -1)).mean(-1)
@@ -280,33 +256,6 @@ def _ratio_of_ratios(rows: Float[np.ndarray, "image 2 2"]) -> float:
     return ratio_of_means(rows[..., 0]) / ratio_of_means(rows[..., 1])
 
 
-def read_shares(
-    learn: PatchTokens,
-    tested: TokensByKind,
-    grid: Grid,
-    seed: int = 0,
-    device: Any = None,
-) -> Estimates:
-    """How much linear probes read from tokens, in % (after SORTS, Table 5, which defines nothing).
-
-    "position_KIND": tokens whose row and column are right when rounded, mean over images;
-    "rgb_KIND": the R squared of the mean colour, below 0 where the probe is worse than the mean.
-    """
-    probe = fit_regression(learn.tokens, coordinates(learn.positions, grid), device=device)
-    errors = regression_errors(learn, tested, grid, device, ("rgb",))["rgb"]
-    constant = constant_errors(learn, tested, grid, ("rgb",))["rgb"]
-    shares = {}
-    for i, (kind, x) in enumerate(tested.items()):
-        true = coordinates(x.positions, grid).to(x.tokens.device)
-        right = 100 * (probe(x.tokens).round() == true).all(-1).float()
-        shares[f"position_{kind}"] = over_images(
-            mean_where(right, x.positions >= 0), (0, 100), counts=True
-        )
-        rows = torch.stack([errors[:, i].double(), constant[:, i].double()], dim=1)
-        shares[f"rgb_{kind}"] = bootstrap(rows, _percent_explained, seed=seed)
-    return shares
-
-
 def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token _"]:
     """What is to be read from tokens."""
     if name == "position":
@@ -333,7 +282,3 @@ def explained(rows: Float[np.ndarray, "image 2"]) -> float:
     For `bootstrap`; below zero where the first errors are larger.
     """
     return 1 - ratio_of_means(rows)
-
-
-def _percent_explained(rows: np.ndarray) -> float:
-    return 100 * explained(rows)

@@ -16,7 +16,6 @@ from helpers.measures.one_token import (
     explained,
     held_out_answers,
     read_patches,
-    read_shares,
     regression_errors,
     unexplained,
 )
@@ -193,24 +192,6 @@ def patches_of_patch_regression(images, count, seed):
     tokens[..., 0], tokens[..., 1] = positions // 5, positions % 5
     tokens[..., 2:5] = pixels.reshape(images, count, 3, 4).mean(-1)
     return PatchTokens(*map(torch.from_numpy, (positions, tokens, pixels)))
-
-
-def test_planted_shares_are_read():
-    """All of the first kind is read. In the second, half of the tokens name the next row, and the
-    colour is noise."""
-    learn, kept, lost = (
-        patches_of_patch_regression(200, 6, 0),
-        patches_of_patch_regression(50, 4, 1),
-        patches_of_patch_regression(50, 4, 2),
-    )
-    lost.tokens[:, :2, 0] += 1
-    lost.tokens[..., 2:5] = torch.randn(50, 4, 3, generator=torch.Generator().manual_seed(0)) / 2
-    found = read_shares(learn, {"kept": kept, "lost": lost}, GRID_PATCH_REGRESSION)
-    assert found["position_kept"].value == 100 and found["position_lost"].value == 50
-    assert found["rgb_kept"].value == pytest.approx(100, abs=0.1)
-    assert (
-        found["rgb_lost"].value == pytest.approx(-100, abs=25) and found["rgb_lost"].n == 50
-    )  # twice the variance
 
 
 def test_the_probes_and_the_constant_answer_are_scikit_learns():
