@@ -71,7 +71,9 @@ def norm_histograms(norms: Mapping[str, Mapping[str, ArrayLike]]) -> np.ndarray:
 
 
 def similarity_densities(
-    groups: Mapping[str, tuple[ArrayLike, ArrayLike]], axes: np.ndarray | None = None
+    groups: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    axes: np.ndarray | None = None,
+    names: tuple[str, str] = ("normal patches", "outlier patches"),
 ) -> np.ndarray:
     """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a), a panel a
     model.
@@ -80,12 +82,13 @@ def similarity_densities(
         groups: model -> similarities of normal patches and of outliers, any shape; nan are left out
             and a group may be empty.
         axes: one a model.
+        names: of the two groups.
     """
     if not groups:
         return np.array([])
     axes = many(axes, len(groups), each=2.6)
     for ax, (model, both) in zip(np.ravel(axes), groups.items(), strict=True):
-        named = zip(("normal patches", "outlier patches"), map(np.asarray, both), strict=True)
+        named = zip(names, map(np.asarray, both), strict=True)
         kinds = {name: values[np.isfinite(values)] for name, values in named}
         edges = np.histogram_bin_edges(np.concatenate([*kinds.values()]), 40)
         for (name, values), colour in zip(kinds.items(), COLOURS, strict=False):
