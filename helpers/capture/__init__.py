@@ -18,7 +18,6 @@ from helpers.capture.lab import (
     Lab,
     Passes,
     by_model,
-    last_maps,
     maps_of,
 )
 from helpers.capture.records import TrainingRecords, training_records

@@ -266,38 +266,28 @@ def by_model(
 
 
 def maps_of(
-    passes: Mapping[Hashable, Mapping[str, Captured]], key: str
+    passes: Mapping[Hashable, Mapping[str, Captured]],
+    key: str,
+    read: Callable[[Captured], Tensor] | None = None,
 ) -> dict[str, dict[Hashable, Tensor]]:
     """Model -> title of two lines -> (image, patch row, patch column) of what was kept of the
     patches, in a row or on the grid, in each condition.
+
+    Args:
+        passes: as from `Lab.passes`.
+        key: of what was kept, and what the titles call it.
+        read: what is drawn in its place.
     """
     what = key.replace("_", " ").removesuffix("s")
 
     def on_grid(c: Captured) -> Tensor:
-        return c[key] if c[key].ndim > 2 else c.layout.to_grid(c[key])
+        x = read(c) if read else c[key]
+        return x if x.ndim > 2 else c.layout.to_grid(x)
 
     return {
         model: {f"{what}\n{name}": on_grid(c) for name, c in own.items()}
         for model, own in by_model(passes).items()
     }
-
-
-def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, dict[str, Tensor]]:
-    """Model -> title -> norms and [CLS] attention after the last block (image, patch row, patch
-    column), the latter as mean over heads, without the rounding of the forward pass.
-
-    Args:
-        passes: as from `Lab.passes`, with `TokenNorms()` and `ClsAttention("all", "all")`.
-    """
-    maps = {}
-    for model, own in by_model(passes).items():
-        norms, attention = {}, {}
-        for name, c in own.items():
-            norms[f"norm\n{name}"] = c.layout.to_grid(c.patches("token_norms")[:, -1])
-            mean = c.patches("cls_attention")[:, -1].mean(1)
-            attention[f"attention\n{name}"] = c.layout.to_grid(mean.round(decimals=6))
-        maps[model] = norms | attention
-    return maps
 
 
 def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:

@@ -22,7 +22,7 @@ import pandas as pd
 from helpers import figures
 from helpers.capture import Families, Family, Lab
 from helpers.claims.claim import Claim
-from helpers.claims.criteria import INTERVAL, Value
+from helpers.claims.criteria import Value
 from helpers.claims.registry import Term, load_registry, term
 from helpers.claims.result import Result, by_model, judge
 from helpers.files import digest_of
@@ -383,11 +383,10 @@ class Values(list[Value]):
         is_one = {*margins} <= {margins[0], None}
         return margins[0] if given is None and is_one else given
 
-    def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
-        """Values, lower and upper ends of one model's values, as `figures.response` draws them."""
+    def curve(self, model: str, names: Mapping[float, str]) -> tuple:
+        """A curve for `figures.response`: one model's values by name, each at its x."""
         own = by_model(self).get(model, {})
-        curve = [own[name] for name in names]
-        return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
+        return figures.curve([own[name] for name in names.values()], [*names])
 
     def judge(self, lab: Lab) -> Result:
         """The verdict, with the sources of the laboratory; a run keeps what the values take of each

@@ -144,17 +144,12 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
 
 
 def unit_treatments(units: Mapping[str, Any]) -> dict[str, Change]:
-    """What shows whether a neuron, or the patches where it acts, cause what they seem to, by name.
-
-    "plain": the model as it is. "ablated": the neuron set to zero. "ablated_there": only at the
-    usual positions. "averaged": at every patch at its mean over the patches of the image.
-    "matched": another one that writes as much, set to zero. "shifted": the neuron moved to one
-    token. "dropped": the patches at the usual positions taken out. "dropped_centre": the patches
-    around the centre of the grid taken out.
+    """What shows whether a neuron, or the patches at the usual positions, cause outliers, by name:
+    it is set to zero, everywhere or there alone, or to its mean, or moved to one token; another one
+    that writes as much is set to zero; these patches, or the central ones, are taken out.
 
     Args:
-        units: model -> what has its `neuron`, the `matched` one and the `usual` positions where it
-            acts, as `helpers.capture.OutlierUnit`.
+        units: model -> its `helpers.capture.OutlierUnit`.
     """
     return {
         "plain": nullcontext,

@@ -83,35 +83,17 @@ def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimat
     }
 
 
-def readout_estimates(right: Mapping[str, Answers], before: Answers) -> Estimates:
-    """What probes on a changed model's "feature" and on its "registers" get right.
-
-    "accuracy" and "registers" in %; "change" and "registers_change" in points against `before`.
+def readout_changes(right: Mapping[str, ImageMask], before: ImageMask) -> dict[str, Any]:
+    """Of probes on a changed model's feature and on its registers "accuracy" and "registers", in %,
+    and "change" and "registers_change", in points against `before`.
     """
-    names = {"feature": "accuracy", "registers": "registers"}
-    shares = {
-        name: over_images(100.0 * to_numpy(right[part]), (0, 100)) for part, name in names.items()
+    feature, registers = right["feature"], right["registers"]
+    return {
+        "accuracy": 100.0 * feature,
+        "registers": 100.0 * registers,
+        "change": points(feature, before),
+        "registers_change": points(registers, before),
     }
-    return shares | {
-        "change": points(right["feature"], before),
-        "registers_change": points(right["registers"], before),
-    }
-
-
-def condition_changes(
-    answers: Mapping[str, Bool[Array, " _"]],
-    before: Answers,
-    names: Mapping[str, str],
-) -> Estimates:
-    """NAME_change in points and mcnemar_p_NAME of the conditions of a classifier that have a name.
-
-    A condition may have seen the first of the images only.
-    """
-    found = {}
-    for condition, name in names.items():
-        pair = answers[condition], before[: len(answers[condition])]
-        found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
-    return found
 
 
 def answer_changes(right: Mapping[str, PerImage]) -> dict[str, PerImage]:
@@ -145,7 +127,8 @@ def moved_changes(
     `first` are logits of the classifier of the unchanged model, under "plain", "moved" and "empty
     token", and for what has a name; `after` those of one for moved neurons. `paired_accuracy`;
     over_token_change, its change from the empty token; carried_change, that of the first classifier
-    under "moved"; `condition_changes`; and `class_scores`, with "_baseline" and "_moved".
+    under "moved"; NAME_change and mcnemar_p_NAME of `names`, on the images that these saw; and
+    `class_scores`, with "_baseline" and "_moved".
     """
     right = {name: _is_right(scores, labels) for name, scores in first.items()}
     before, token, moved = right["plain"], right["empty token"], _is_right(after, labels)
@@ -153,8 +136,10 @@ def moved_changes(
         **paired_accuracy(moved, before),
         "over_token_change": points(moved[: len(token)], token),
         "carried_change": points(right["moved"], before),
-        **condition_changes(right, before, names),
     }
+    for condition, name in names.items():
+        pair = right[condition], before[: len(right[condition])]
+        found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
     for end, scores in {"_baseline": first["plain"], "_moved": after}.items():
         found |= {name + end: x for name, x in class_scores(scores, labels).items()}
     return found

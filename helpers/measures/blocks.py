@@ -20,15 +20,12 @@ from helpers.measures._arrays import (
     PerBlock,
     PerBlockPatch,
     PerImage,
-    PerPatch,
-    PerRegister,
     to_numpy,
 )
 from helpers.measures.attention import mass
-from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images, ratio_of_means
+from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, ratio_of_means
 
 PerHeadPatch = Float[Tensor, "image head patch"]
-LEAST_RISE = 1e-4  # of a norm over the blocks
 
 
 class Thirds(NamedTuple):
@@ -47,23 +44,6 @@ def thirds(by_block: PerBlock) -> Thirds:
 def growth(by_block: PerBlock) -> PerImage:
     """The last block over the mean of the first third, image by image."""
     return by_block[:, -1] / thirds(by_block).early
-
-
-def growth_before(by_block: PerBlock) -> PerImage:
-    """`growth` without what the last block adds."""
-    return by_block[:, -2] / thirds(by_block).early
-
-
-def increase_left(before: PerBlock, after: PerBlock, seed: int = 0) -> Estimate:
-    """What is left of the increase over the blocks after a change, paired over images.
-
-    `growth` minus 1 after the change over that before: 1 where the change does nothing. NONE where
-    norms grow by less than one part in ten thousand before.
-    """
-    rises = [growth(by_block) - 1 for by_block in (after, before)]
-    if rises[1].mean() < LEAST_RISE:
-        return NONE
-    return bootstrap(torch.stack(rises, dim=1), ratio_of_means, seed=seed)
 
 
 def over_blocks(
@@ -150,35 +130,30 @@ def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0
     }
 
 
-def peaks(now: Largest, before: Largest) -> Estimates:
-    """max_norm and max_attention: means over images in the blocks where they are largest before."""
+def peaks(now: Largest, before: Largest) -> dict[str, PerImage]:
+    """max_norm and max_attention, in the blocks where their means are largest before."""
     return {
-        "max_norm": over_images(at_peak(now.norm, before.norm)),
-        "max_attention": over_images(
-            at_peak(now.attention, before.attention), (0, 1), continuous=True
-        ),
+        "max_norm": at_peak(now.norm, before.norm),
+        "max_attention": at_peak(now.attention, before.attention),
     }
 
 
 def under_conditions(
     tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
-) -> Estimates:
+) -> dict[str, Estimate | PerImage]:
     """`peaks` of "plain" (_before) and "moved" (_after), and `reductions` of each named condition.
 
     `names` are the ends of the names of the reductions.
     """
-    before = tops["plain"]
-    estimates = {
-        f"{name}{end}": estimate
-        for condition, end in (("plain", "_before"), ("moved", "_after"))
-        if condition in tops
-        for name, estimate in peaks(tops[condition], before).items()
-    }
+    before, found = tops["plain"], {}
+    for condition, end in {"plain": "_before", "moved": "_after"}.items():
+        if condition in tops:
+            found |= {name + end: x for name, x in peaks(tops[condition], before).items()}
     for condition, end in names.items():
         if condition in tops:
             gone = reductions(tops[condition], before, decimals, seed)
-            estimates |= {f"{name}{end}": estimate for name, estimate in gone.items()}
-    return estimates
+            found |= {name + end: x for name, x in gone.items()}
+    return found
 
 
 def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> PerImage:
@@ -211,21 +186,3 @@ def medians(
 def _ratio_of_medians(rows: Float[np.ndarray, "image more"], count: int) -> float:
     """That of the first `count` columns over that of the others."""
     return float(np.median(rows[:, :count]) / np.median(rows[:, count:]))
-
-
-def at_register(
-    norms: PerPatch,
-    attention: PerHeadPatch,
-    register_norms: PerRegister,
-    register_attention: Float[Tensor, "image head register"],
-    seed: int = 0,
-) -> Estimates:
-    """`medians` of norm and of attention after one block (the medical paper, Figures 5 and 6).
-
-    Attention is the largest over heads and, at the patches, over these too. The intervals of the
-    norms, for which all patches are sorted, take 200 resamples.
-    """
-    most, on_registers = attention.amax((1, 2))[:, None], register_attention.amax(1)
-    return medians("norm", norms, register_norms, 200, seed) | medians(
-        "attention", most, on_registers, seed=seed
-    )

@@ -150,13 +150,6 @@ def _mode(logs: Float[np.ndarray, " token"]) -> float:
     return float(np.exp(np.median(logs[first : ends[first]])))
 
 
-def block_quantiles(
-    norms: Float[Array, "image block patch"],
-) -> Float[np.ndarray, "quantile block"]:
-    """Median, 98th percentile and maximum of the patch norms of all images, block by block."""
-    return np.quantile(to_numpy(norms), (0.5, 0.98, 1.0), axis=(0, 2))
-
-
 def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3.0) -> Labels:
     """The first block (0-based) with a patch norm above `rule_factor` times its median, or -1.
 

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from helpers.measures._arrays import (
-    Array,
     Grid,
     ImageMask,
     Labels,
@@ -23,7 +22,6 @@ from helpers.measures._arrays import (
     PerPatch,
     Tokens,
     Vectors,
-    like,
     mean_where,
     to_numpy,
 )
@@ -43,7 +41,6 @@ from helpers.measures.stats import (
     Estimates,
     auc_over_images,
     bootstrap,
-    bootstrap_spread,
     matched_auc_over_images,
     mcnemar,
     over_images,
@@ -125,22 +122,6 @@ def onset_depth(norms: PerBlockPatch, rule: str) -> PerImage:
     return onset.where(bears.any(1), torch.nan)
 
 
-def onset_ratio(
-    norms: PerBlockPatch,
-    parts: PerBlockPatch,
-    onset: Int[Tensor, " image"],
-) -> PerImage:
-    """The first outlier's query, key or value norm over the median patch's, in the next block.
-
-    The token is that of the highest norm after the onset block
-    (`helpers.measures.norms.onset_block`); nan without one.
-    """
-    rows, reader = torch.arange(len(norms)), (onset + 1).clamp(max=norms.shape[1] - 1)
-    token, read = norms[rows, onset].argmax(1), parts[rows, reader]
-    ratio = read[rows, token] / read.median(1).values
-    return ratio.where(onset >= 0, torch.nan)
-
-
 def overlapping(positions: Sequence[int], grid: Grid, other: Grid) -> list[int]:
     """The patches of the grid `other` that overlap the area of `positions` in `grid`, row-major."""
     marked = torch.zeros(grid[0] * grid[1]).index_fill(0, torch.tensor(positions), 1).view(1, *grid)
@@ -162,25 +143,13 @@ def after_rolling(
     "rolled_follow" and "rolled_stay", the share of a rolled image's outliers in `source` and in
     `before`.
     """
-    count = max(1, round(before.sum(1).double().mean().item()))
     found = after.sum(1)
     return {
         "auc_rolled": auc_over_images(similarity, after),
-        "rolled_share": share_at(after, usual_positions(before, count)),
+        "rolled_share": share_at(after, usual_positions(before)),
         "rolled_follow": over_images((after & source).sum(1) / found, (0, 1)),
         "rolled_stay": over_images((after & before).sum(1) / found, (0, 1)),
     }
-
-
-def size_slope(
-    sizes: Sequence[float], per_image: Float[Array, "image model"]
-) -> Float[Array, " image"]:
-    """By how much a quantity of an image rises when a model has ten times the size.
-
-    The least-squares slope over a family's models (a column each), whose `sizes` are in parameters.
-    """
-    away = np.log10(sizes) - np.log10(sizes).mean()
-    return like(to_numpy(per_image) @ (away / (away @ away)), per_image)
 
 
 class Firing(NamedTuple):
@@ -211,9 +180,9 @@ def strongest(activation: PerPatch, outlier: PatchMask) -> PatchMask:
     return ranks < outlier.sum(1, keepdim=True)
 
 
-def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
-    """Mean of the first column over mean of the second, at most a million; nan for zeros."""
-    return bootstrap(rows, _limited, seed=seed)
+def limited_ratio(first: PerImage, second: PerImage, seed: int = 0) -> Estimate:
+    """Mean of the first over mean of the second, at most a million; nan for zeros."""
+    return bootstrap(torch.stack([first, second], dim=1), _limited, seed=seed)
 
 
 def _limited(rows: Pairs) -> float:
@@ -226,16 +195,7 @@ def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:
     """How a neuron's absolute activation differs at outliers and elsewhere."""
     sides = at_and_elsewhere(activation, outlier)
     overlap = over_images(iou(strongest(activation, outlier), outlier), (0, 1))
-    return Firing(*map(over_images, sides.T), limited_ratio(sides, seed), overlap)
-
-
-def runner_up(activations: Sequence[PerPatch], outlier: PatchMask, seed: int = 0) -> Estimate:
-    """Activation of the second neuron at outliers over that of the first, by `limited_ratio`; 1
-    where there is one alone.
-    """
-    first, second = activations[0], activations[:2][-1]
-    sides = [at_and_elsewhere(activation, outlier)[:, 0] for activation in (second, first)]
-    return limited_ratio(torch.stack(sides, 1), seed)
+    return Firing(*map(over_images, sides.T), limited_ratio(*sides.T, seed), overlap)
 
 
 def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:
@@ -397,19 +357,6 @@ def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
     }
 
 
-def at_fixed(learnt: Bool[Tensor, "_ patch"], tested: PatchMask, attention: PerPatch) -> Estimates:
-    """Whether outliers are where other images have theirs.
-
-    `counts_at` the most frequent positions of the `learnt` images, as many as an image has outliers
-    on average (rounded, at least one); "attention_lift", the mean attention of [CLS] on them over
-    that on all patches.
-    """
-    count = max(1, round(learnt.sum(1).double().mean().item()))
-    positions = usual_positions(learnt, count)
-    lift = attention[:, positions].mean(1) / attention.mean(1)
-    return counts_at(tested, positions) | {"attention_lift": over_images(lift)}
-
-
 def at_other_size(mask: PatchMask, area: Sequence[int], corners: Sequence[int]) -> Estimates:
     """`counts_at` the patches of an `area` that may have more patches than outliers, so without
     "filled"; and "corner_share", the share of the outliers in the `corners`.
@@ -463,19 +410,3 @@ def moved_estimates(
         "majority": 100 * np.bincount(to_numpy(labels)).max() / len(labels),
         **paired_accuracy(*reversed(right), 100),
     }
-
-
-def across_sets(
-    reductions: Sequence[Estimate],
-    right: Sequence[tuple[ImageMask, ImageMask]],
-    seed: int = 0,
-) -> Estimates:
-    """How much `moved_estimates` of several data sets differ.
-
-    "norm_reduction_min" is the reduction of the lowest lower end; "accuracy_spread" and "spread_p"
-    are of the changes of accuracy, in points (`bootstrap_spread`).
-    """
-    changes = [100 * (after.double() - before.double()) for before, after in right]
-    spread, p = bootstrap_spread(changes, seed=seed)
-    least = min(reductions, key=lambda estimate: estimate.low)
-    return {"norm_reduction_min": least, "accuracy_spread": spread, "spread_p": p}

@@ -371,13 +371,16 @@ def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
     """
     mask = to_numpy(mask)
     own, others = np.array_split(np.random.default_rng(seed).permutation(len(mask)), 2)
-    count = max(1, round(mask[own].sum(axis=1).mean())) if len(own) else 1
-    return share_at(mask[others], usual_positions(mask[own], count))
+    return share_at(mask[others], usual_positions(mask[own]))
 
 
-def usual_positions(mask: PatchSet, count: int) -> list[int]:
-    """The `count` patches that are masked in most images, the most frequent first."""
-    return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
+def usual_positions(mask: PatchSet, count: int = 0) -> list[int]:
+    """The `count` patches that are masked in most images, the most frequent first; 0: as many as an
+    image has on average, at least one.
+    """
+    mask = to_numpy(mask)
+    count = count or max(1, round(mask.sum() / max(1, len(mask))))
+    return np.argsort(-mask.sum(axis=0), kind="stable")[:count].tolist()
 
 
 def share_at(mask: PatchSet, positions: Sequence[int]) -> Estimate:

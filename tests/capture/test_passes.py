@@ -23,7 +23,6 @@ from helpers.capture import (
     by_model,
     capture,
     lab,
-    last_maps,
     maps_of,
 )
 from helpers.images import load_images
@@ -171,9 +170,9 @@ def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
 
 
 def test_conditions_by_model_and_their_maps():
-    """[CLS] attention is the mean over heads; a model that a condition leaves out stays out."""
+    """A model that a condition leaves out stays out."""
     names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
-    reducers = [TokenNorms(), PatchNorms(-1), ClsAttention("all", "all")]
+    reducers = [TokenNorms(), PatchNorms(-1)]
     more = where_given({names[0]: 2}, appended_registers)
     found = Lab(names).passes(images, reducers, {"plain": nullcontext, "more": more})
     more, plain = found["more"][names[0]], found["plain"]
@@ -182,17 +181,15 @@ def test_conditions_by_model_and_their_maps():
     expected = {names[0]: {"plain": plain[names[0]], "more": more}}
     expected |= {names[1]: {"plain": plain[names[1]]}}
     assert by_model(found) == expected and by_model({"plain": {}}) == {}
-    norms, both = maps_of(found, "patch_norms"), last_maps(found)
+    norms = maps_of(found, "patch_norms")
+    last = maps_of(found, "norm", lambda c: c.patches("token_norms")[:, -1])
     for model, own in expected.items():
         assert [*norms[model]] == [f"patch norm\n{x}" for x in own]
-        assert [*both[model]] == [f"{kind}\n{x}" for kind in ("norm", "attention") for x in own]
+        assert [*last[model]] == [f"norm\n{x}" for x in own]
         for name, c in own.items():
-            first = c.layout.prefix
-            attention = c["cls_attention"][:, -1, :, first : first + 196].double().mean(1)
-            shown = both[model][f"norm\n{name}"], both[model][f"attention\n{name}"]
-            assert torch.equal(shown[0], c["patch_norms"].reshape(3, 14, 14))
-            assert torch.equal(norms[model][f"patch norm\n{name}"], shown[0])
-            assert (shown[1] - attention.reshape(3, 14, 14)).abs().max() < 1e-6
+            shown = norms[model][f"patch norm\n{name}"]
+            assert torch.equal(shown, c["patch_norms"].reshape(3, 14, 14))
+            assert torch.equal(shown, last[model][f"norm\n{name}"])
 
 
 def test_maps_of_what_was_kept_of_the_patches():

@@ -64,9 +64,10 @@ def test_values_of_a_name(values):
 
 
 def test_a_curve_has_its_values_and_both_ends(values):
-    middle, low, high = values.curve("b", ["auc_3", "auc_1"])
+    x, middle, low, high = values.curve("b", {2: "auc_3", 5: "auc_1"})
     assert (
-        middle == [0.3, 0.1]
+        x == [2, 5]
+        and middle == [0.3, 0.1]
         and low == pytest.approx([0.25, 0.05])
         and high == pytest.approx([0.35, 0.15])
     )

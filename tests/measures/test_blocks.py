@@ -5,8 +5,6 @@ from by_hand import BOTH
 
 from helpers.measures.blocks import (
     growth,
-    growth_before,
-    increase_left,
     largest,
     largest_before,
     median_onset,
@@ -34,27 +32,6 @@ def test_planted_growth():
     assert growth(x).tolist() == [5.0] * 4
     assert thirds(x)[1].tolist() == [2.0, 4.0, 6.0, 20.0]
     assert growth(torch.ones(2, 12)).tolist() == [1.0, 1.0]
-
-
-def test_half_of_a_planted_increase_is_left():
-    before, after = torch.ones(4, 12), torch.ones(4, 12)
-    before[:, -1] = torch.tensor([3.0, 5.0, 3.0, 5.0])  # grows by 3 on average
-    after[:, -1] = torch.tensor([2.0, 3.0, 2.0, 3.0])  # by 1.5
-    assert increase_left(before, after).value == pytest.approx(0.5)
-    assert increase_left(before, before).value == 1
-    assert increase_left(torch.ones(4, 12), after).n == 0  # nothing grew
-    assert increase_left(before, torch.ones(4, 12)).value == 0
-
-
-def test_growth_before_a_planted_jump():
-    """Flat but for the last block, and growing through all of them: only the second has grown
-    before the last."""
-    flat, growing = (
-        torch.tensor([4.0, 4.0, 4.0, 4.0, 4.0, 12.0]),
-        torch.tensor([1.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
-    )
-    assert growth_before(torch.stack([flat, growing])).tolist() == [1.0, 4.0]
-    assert growth(torch.stack([flat, growing])).tolist() == [3.0, 5.0]
 
 
 def planted():

@@ -472,6 +472,7 @@ def test_share_at_given_positions():
     mask = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=bool)
     assert stats.usual_positions(torch.from_numpy(mask), 4) == [0, 1, 3, 2]
     assert stats.usual_positions(mask, 2) == [0, 1]
+    assert stats.usual_positions(mask) == [0]  # 5 in 4 images
     found = stats.share_at(torch.from_numpy(mask), [0])
     assert found.value == 3 / 5 and np.isnan(found.low) and found.n == 4
     assert stats.share_at(mask, [2, 3]).value == 1 / 5
