@@ -33,14 +33,14 @@ from helpers.figures.style import (
 def block_norms(
     norms: Mapping[str, ArrayLike],
     ax: Axes | None = None,
-    quantiles: Sequence[str] = ("median", "98th percentile", "maximum"),
+    names: Sequence[str] = ("median", "98th percentile", "maximum"),
 ) -> Axes:
-    """Quantiles of the patch norm after each block, one colour a model, one line style a quantile.
+    """The patch norm after each block, one colour a model, one line style a quantile or mean.
 
     Args:
-        norms: model -> (quantile, block), in the order of `quantiles`; three at most.
+        norms: model -> (line, block), in the order of `names`; three at most.
         ax: to draw on; the norms are on a logarithmic axis.
-        quantiles: their names.
+        names: what each line is.
     """
     ax, handles = one(ax), []
     for (model, rows), colour, marker in cycled(norms.items(), COLOURS, MARKERS):
@@ -51,7 +51,7 @@ def block_norms(
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
     ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     log_axis(ax, "y")
-    for name, linestyle in zip(quantiles, DASHES, strict=False):
+    for name, linestyle in zip(names, DASHES, strict=False):
         handles.append(key(name, color=GREY, linestyle=linestyle))
     add_legend(ax, handles, beside=True)
     return ax
