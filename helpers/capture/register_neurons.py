@@ -1,6 +1,6 @@
 """Which MLP neurons make a model's outliers (Jiang et al., "Vision Transformers Don't Need Trained
-Registers", arXiv:2506.08010), and random ones that write as much: the control that tells a neuron
-from any strong one of its block.
+Registers", arXiv:2506.08010), and random ones of similar output: the control that tells a neuron
+from any strong one.
 
 Where that paper's text and its code differ, an option says which is meant.
 """
@@ -158,7 +158,7 @@ def matched_neurons(
     seed: int = 0,
     **options: Any,
 ) -> list[MatchedNeuron]:
-    """For each of `neurons` one random unit, out of the five that write most nearly as much; no
+    """For each of `neurons` one random unit, out of the five whose output is nearest in size; no
     unit twice. A unit writes `|activation| x |its output weights|`.
 
     Args:
@@ -235,7 +235,7 @@ class OutlierUnit:
 
     Attributes:
         neuron: the most active one at outliers.
-        matched: a random unit that writes most nearly as much.
+        matched: a random unit of similar output.
         usual: the positions at which most images have an outlier.
         mask: which patches are outliers.
         activation, second: of the neuron and of the next most active one, at each patch.
@@ -273,7 +273,7 @@ def outlier_units(
     Args:
         placed: model -> its outliers; the first of their images are these.
         searched: the unit is looked for in as many images, the first that have an outlier, and the
-            matched one, which writes as much over all patches of its block or a later one, in the
+            matched one, of similar output over all patches and of its block or a later one, in the
             first of all.
     """
     units = {}

@@ -121,7 +121,7 @@ class Study:
         at: model -> its rule, layer and top_k.
         neurons: model -> its register neurons, the most active first; only models with an outlier.
         moved: model -> the first of them, those that are moved.
-        matched: model -> others that write most nearly as much as those of `moved`.
+        matched: model -> others of an output similar to that of `moved`.
     """
 
     plain: Mapping[str, Captured] = field(default_factory=dict)
@@ -269,7 +269,7 @@ def searched_neurons(
     matched: bool = True,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
-    blocks or later ones that write as much.
+    blocks or later ones of similar output.
 
     Args:
         search: its `top_k` neurons are moved, unless `moved` says otherwise.

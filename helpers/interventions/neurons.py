@@ -173,7 +173,7 @@ def neuron_conditions(
         neurons: model -> its neurons; models without any are left out of all.
         count: of tokens.
         seed: of the random neurons, and of how tokens share neurons.
-        matched: model -> others that write as much, from `helpers.capture.matched_neurons_of`.
+        matched: model -> others of similar output, from `helpers.capture.matched_neurons_of`.
     """
 
     def moved(backbone: Backbone, own: Neurons) -> AbstractContextManager:

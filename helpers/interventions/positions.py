@@ -146,7 +146,7 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
 def unit_treatments(units: Mapping[str, Any]) -> dict[str, Change]:
     """What shows whether a neuron, or the patches at the usual positions, cause outliers, by name:
     it is set to zero, everywhere or there alone, or to its mean, or moved to one token; another one
-    that writes as much is set to zero; these patches, or the central ones, are taken out.
+    of similar output is set to zero; these patches, or the central ones, are taken out.
 
     Args:
         units: model -> its `helpers.capture.OutlierUnit`.

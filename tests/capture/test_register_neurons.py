@@ -1,4 +1,4 @@
-"""The search for register neurons, and for units that write as much, against a search by hand, in
+"""The search for register neurons, and for units of similar output, against a search by hand, in
 float64, image by image; and several models, one after another."""
 
 from math import log
@@ -216,7 +216,7 @@ def test_bad_search(backbone, options, message):
     assert hooks(backbone.model) == 0
 
 
-# Units that write as much
+# Units of similar output
 # --------------------------------------------------------------------------------------------------
 
 
@@ -306,7 +306,7 @@ def test_nearest_units():
 @pytest.mark.parametrize("among", ["block", "later"])
 @pytest.mark.parametrize("seed", range(2))
 def test_no_matched_unit_takes_planted_outliers_away(name, among, seed):
-    """Moved, the planted neuron does; units that write as much as others of its block can do
+    """Moved, the planted neuron does; the units of its block with the most similar output do
     not."""
     backbone, images = load_backbone(name), load_images("scenes", 8, 0)
     planted = [(PLANTED_BLOCK[name], REGISTER_NEURON)]
