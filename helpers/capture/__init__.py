@@ -66,7 +66,6 @@ from helpers.capture.register_neurons import (
 )
 from helpers.capture.replacements import (
     REPLACEMENTS,
-    MassiveStudy,
     OutlierTokens,
     ReplacedStudy,
     attention_bias,

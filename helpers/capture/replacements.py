@@ -375,29 +375,22 @@ class Massive(NamedTuple):
     others: list[int]
 
 
-@dataclass(frozen=True)
-class MassiveStudy:
-    """What became of the tested images.
-
-    Attributes:
-        found: model -> its massive activations; only of models that have some after a block.
-        passes: condition -> model -> what was kept: "plain" with `Magnitudes` and, of models in
-            `found`, `MassiveTokens` after the onset; "zeroed" and "mean", the channels of all
-            tokens with a massive activation set to that; "others", as many random channels there at
-            zero; "centre", the channels of as many central patches at zero.
-    """
-
-    found: Mapping[str, Massive]
-    passes: Passes
-
-
-def massive_study(lab: Lab, learn: Any, images: Any, reducers: Sequence[Reducer]) -> MassiveStudy:
+def massive_study(
+    lab: Lab, learn: Any, images: Any, reducers: Sequence[Reducer]
+) -> tuple[dict[str, Massive], Passes]:
     """Find the massive activations on some images, and change them on others (Sun et al.,
     arXiv:2402.17762).
 
     Args:
         learn, images: with no image in both.
         reducers: what to keep of the tested images beside the activations.
+
+    Returns:
+        Model -> its massive activations, of models that have some after a block; and by condition
+        and model what was kept: "plain" with `Magnitudes` and, where there are some,
+        `MassiveTokens` after the onset; "zeroed" and "mean", the channels of all tokens with a
+        massive activation set to that; "others", as many random channels there at zero; "centre",
+        the channels of as many central patches at zero.
     """
     learnt = lab.capture(learn, [Magnitudes()])
     onsets = {model: onset_of(c["magnitudes"]) for model, c in learnt.items()}
@@ -421,7 +414,7 @@ def massive_study(lab: Lab, learn: Any, images: Any, reducers: Sequence[Reducer]
     }
     kept = dict.fromkeys(conditions, reducers)
     kept |= {"plain": lambda model: [*reducers, Magnitudes(), *chosen.get(model, [])]}
-    return MassiveStudy(found, lab.passes(images, kept, conditions))
+    return found, lab.passes(images, kept, conditions)
 
 
 def _massive_of(captured: Captured, onset: int, seed: int) -> Massive:

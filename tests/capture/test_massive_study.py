@@ -19,8 +19,9 @@ def study():
 
 
 def test_what_is_planted_is_found(study):
-    assert [*study.found] == MODELS[:2]
-    for model, found in study.found.items():
+    planted, _ = study
+    assert [*planted] == MODELS[:2]
+    for model, found in planted.items():
         assert found.onset == PLANTED_BLOCK[model]
         assert found.channels == [2, 3] and len({*found.others} - {2, 3}) == 2
         assert found.means[0] == pytest.approx(286, abs=2) == -found.means[1]
@@ -45,14 +46,15 @@ def test_channels_means_and_as_many_others(seed):
 def test_each_condition_changes_what_it_names(study):
     """At zero the load is gone, at its mean it is there, on patches and on registers alike; random
     channels leave it, and so do the patches in the centre."""
-    assert [*study.passes] == ["plain", "zeroed", "mean", "others", "centre"]
-    assert [*study.passes["plain"]] == MODELS
-    plain = study.passes["plain"]
+    _, passes = study
+    assert [*passes] == ["plain", "zeroed", "mean", "others", "centre"]
+    plain = passes["plain"]
+    assert [*plain] == MODELS
     assert plain["control-clean"]["magnitudes"].shape == (4, 6, 4)
     assert "massive_counts" not in plain["control-clean"].tensors
     for model in MODELS[:2]:
         assert plain[model]["massive_tokens"].tolist() == [4] * 4
-        tokens = {name: study.passes[name][model]["final_tokens"] for name in study.passes}
+        tokens = {name: own[model]["final_tokens"] for name, own in passes.items()}
         moved = {name: (x - tokens["plain"]).abs().max() for name, x in tokens.items()}
         assert 20 * moved["mean"] < moved["zeroed"]
         assert moved["others"] > 0.01 and moved["centre"] == 0  # no load there, nothing to set
