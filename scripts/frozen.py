@@ -1,7 +1,8 @@
 """Judge every published result by today's registry, and compare with `scripts/frozen.csv`.
 
 Verdicts, reasons, first verdicts, agreements and calibrations are compared letter by letter, values
-by a digest for each model. `python scripts/frozen.py --write` makes the table anew, at ac8f9d3b.
+by a digest for each model. `python scripts/frozen.py --write` makes the table anew: where a
+criterion changes, and only then.
 """
 
 import csv
