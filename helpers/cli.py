@@ -107,6 +107,14 @@ def _neurons(context: object, option: object, text: str | None) -> list[tuple[in
     return [(int(block), int(unit)) for block, unit in re.findall(r"(\d+):(\d+)", text)]
 
 
+def _size(context: object, option: object, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    if not (sides := re.fullmatch(r"(\d+)(?:x(\d+))?", text)):
+        raise click.BadParameter(f"{text!r} is no size such as 224 or 128x512")
+    return int(sides[1]), int(sides[2] or sides[1])
+
+
 def _model(name: str) -> str:
     """The model by the name that results keep; a folder that timm or `edit` wrote by its form."""
     is_folder = os.path.isfile(os.path.join(name, "config.json"))
@@ -121,6 +129,12 @@ def _for_models(function: Callable) -> Callable:
         click.option("--seed", type=click.IntRange(0), default=0, help="of the choice of images"),
         click.option("-n", "--n", "n", type=COUNT, help="how many images, all unless given"),
         click.option("--images", default="photographs", help="a data set"),
+        click.option(
+            "--image-size",
+            callback=_size,
+            metavar="SIDE|HxW",
+            help="in pixels",
+        ),
     ):
         function = option(function)
     return function
@@ -399,7 +413,18 @@ def baselines(project, ids, jobs):
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG; of one model")
 @click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
 def diagnose(
-    project, names, images, n, seed, labelled, out, numbers, figures, exit_code, **options
+    project,
+    names,
+    images,
+    image_size,
+    n,
+    seed,
+    labelled,
+    out,
+    numbers,
+    figures,
+    exit_code,
+    **options,
 ):
     """Examine models: have they outlier tokens, where, what writes them, what does moving them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
@@ -412,7 +437,7 @@ def diagnose(
     pictures, status = load_images(images, n, seed), 0
     for name in map(_model, names):
         try:
-            backbone = models.load_backbone(name, device=options["device"])
+            backbone = models.load_backbone(name, image_size=image_size, device=options["device"])
             found = own.diagnose(backbone, pictures, labelled=labelled, seed=seed, **options)
         except (models.ModelUnavailable, RuntimeError, ValueError, OSError) as error:
             if len(names) == 1:
@@ -421,6 +446,8 @@ def diagnose(
             status = 1
             continue
         print(f"{name} on {len(pictures)} images of {images}", *own.advice(found, name), sep="\n")
+        if backbone.source:
+            print("Read: {}, at {} x {} px.".format(backbone.source, *backbone.image_size))
         if exit_code and found.outliers:
             status = status or OUTLIERS
         drawn = own.pictures(found) if out or figures else {}
@@ -443,7 +470,7 @@ def diagnose(
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
 @click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
-def edit(project, name, images, n, seed, neurons, auto, registers, out, pt2, **options):
+def edit(project, name, images, image_size, n, seed, neurons, auto, registers, out, pt2, **options):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -456,7 +483,7 @@ def edit(project, name, images, n, seed, neurons, auto, registers, out, pt2, **o
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; choose another folder")
     model, pictures = _model(name), load_images(images, n, seed)
-    backbone = models.load_backbone(model, device=options["device"])
+    backbone = models.load_backbone(model, image_size=image_size, device=options["device"])
     if auto:
         found = own.diagnose(backbone, pictures, seed=seed, **options)
         print(*own.advice(found, model), sep="\n")

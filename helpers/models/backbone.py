@@ -72,6 +72,8 @@ class Backbone(ABC):
     def __post_init__(self) -> None:
         """Dropout and drop path off: in training mode two passes over one image differ."""
         self.model.eval().requires_grad_(False)
+        if (channels := next(self.embed.parameters()).shape[1]) != 3:
+            raise ValueError(f"'{self.name}' takes images of {channels} channels, not 3")
 
     # What a family supplies (helpers/models/*_family.py).
 

@@ -7,7 +7,9 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,30 @@ from helpers.models.family import (
 from helpers.models.timm_family import create, require_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
-ANCHOR = "patch_embed.proj.weight"  # every model of timm has it
-# Names under which training scripts keep averaged weights, or a teacher that is an average.
-AVERAGED = {"state_dict_ema", "model_ema", "ema_model", "ema", "teacher"}
+ANCHORS = (  # the patch embedding in the words of authors that timm converts
+    "patch_embed.proj.weight",
+    "patch_embed.projection.weight",  # Sapiens2
+    "visual.conv1.weight",  # CLIP and Perception Encoder, and this of its tower alone
+    "conv1.weight",
+    "preprocessor.patchifier.proj.weight",  # AIMv2
+    "radio_model.model.patch_generator.embedder.weight",  # RADIO
+    "beit3.vision_embed.proj.weight",
+)
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+# Names under which training scripts keep averaged weights.
+AVERAGED = {"state_dict_ema", "model_ema", "ema_model", "ema", "ema_state_dict"}
+# Of what trains together, the part that its authors evaluate -> the others.
+EVALUATED = {
+    "teacher": {"student"},  # DINO, iBOT, DINOv2, DINOv3
+    "target_encoder": {"encoder", "context_encoder"},  # I-JEPA, MSN
+    "base_encoder": {"momentum_encoder"},  # MoCo v3
+    "state_dict": {"current_model_state"},  # Lightning, where it averages
+}
+# What training alone needs, such as MAE's decoder and MoCo's projection.
+UNUSED = re.compile(r"(decoder\w*|masked_embed|lm_head|head\.(?:\d+|mlp|last_layer)|fc)(?:\.|$)")
+ADAPTER = re.compile(
+    r"(^|\.)(base_layer|modules_to_save|(lora|ia3|hada|lokr|vera|oft|boft)_\w+)(\.|$)"
+)
 
 
 # ---- What timm saved
@@ -77,15 +99,15 @@ def _edited(
 def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'file:PATH@ARCH': the weights in a file, for an architecture of timm or open_clip.
 
-    Of several sets of weights that fit ARCH the averaged one is taken. Raises ValueError where none
-    fits, or several do that are alike.
+    Of several sets of weights that fit ARCH the one that is evaluated is taken: the averaged one,
+    or that of EVALUATED. Raises ValueError where none fits, or several do.
     """
     _, path, arch = parts_of(name)
     if not path:
         raise ValueError(f"'{name}' names no architecture; give '{FILE}PATH@ARCH'")
-    anchor, fill = ANCHOR, _filled
+    anchors, fill = ANCHORS, _filled
     if arch.startswith(open_clip_family.PREFIX):
-        anchor, fill = open_clip_family.ANCHOR, open_clip_family.load_with
+        anchors, fill = (open_clip_family.ANCHOR,), open_clip_family.load_with
     else:
         require_plain(arch)
     if not pretrained:
@@ -93,60 +115,68 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     if not (place := located(path)).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
     with loading(name):
-        found = weights_in(saved_in(place), anchor)
-    averaged = {key: found[key] for key in found if AVERAGED & {*key.split(".")}}
-    others = {key: found[key] for key in found if key not in averaged}
-    refused = ValueError(f"'{name}' holds no weight called {anchor!r}")
-    for sets in (averaged, others):
-        fits = []
-        for prefix, state in sets.items():
-            try:
-                fits.append(fill(name, arch, state, framing))
-            except ValueError as error:
-                refused = error
-            else:
-                fits[-1].source = f"{prefix or 'the weights'} in {place.name}"
-        if len(fits) > 1:
-            several = ", ".join(backbone.source for backbone in fits)
-            raise ValueError(f"several sets of weights fit {arch}: {several}")
-        if fits:
-            return fits[0]
-    raise refused
+        every = _weights_in(saved_in(place))
+    fits, refused = {}, ValueError(f"'{name}' holds no weight called {anchors[0]!r}")
+    if adapter := next(filter(ADAPTER.search, every), ""):
+        refused = ValueError(f"'{name}' has adapters, {adapter}; call merge_and_unload() first")
+    elif any(map(converted.ANCHOR.match, every)):
+        refused = ValueError(f"'{name}' is in another format; give '{converted.PREFIX}FOLDER'")
+    for where, state in _sets(every, anchors):
+        unused = {match[1] for match in map(UNUSED.match, state) if match}
+        try:
+            used = {key: value for key, value in state.items() if not UNUSED.match(key)}
+            fits[where] = fill(name, arch, used, framing)
+        except ValueError as error:
+            refused = refused if adapter else error
+        else:
+            said = f"{where or 'the weights'} in {place.name}"
+            fits[where].source = ", without ".join(filter(None, [said, ", ".join(sorted(unused))]))
+    if not fits:
+        raise refused
+    # Of a few pairs and of averages it is known which one is meant.
+    words = {where: {*where.split(".")} for where in fits}
+    behind = {x for own in words.values() for word in own for x in EVALUATED.get(word, ())}
+    chosen = [where for where in fits if not words[where] & behind] or [*fits]
+    chosen = [where for where in chosen if words[where] & AVERAGED] or chosen
+    if len(chosen) > 1:
+        several = ", ".join(fits[where].source for where in chosen)
+        raise ValueError(f"several sets of weights fit {arch}: {several}; save one of them alone")
+    return fits[chosen[0]]
 
 
-def weights_in(data: Any, anchor: str) -> dict[str, dict[str, Tensor]]:
-    """Each set of weights in a checkpoint, by what stands before its names.
-
-    A set has a weight called `anchor`. Names of wrappers are taken out, the chunks of DINOv2's
-    blocks too.
-    """
-    found: dict[str, dict[str, Tensor]] = {}
-    for path, tensors in _levels(data):
-        for prefix in [key.removesuffix(anchor) for key in tensors if key.endswith(anchor)]:
-            weights = {
-                re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", key.removeprefix(prefix)): value
-                for key, value in tensors.items()
-                if key.startswith(prefix)
-            }
-            head = {key: tensors[key] for key in ("head.weight", "head.bias") if key in tensors}
-            # Of a classifier that holds the backbone.
-            if "head.weight" in head and head["head.weight"].shape[1:] == weights[anchor].shape[:1]:
-                weights = head | weights
-            found[path + prefix] = weights
+def _weights_in(data: Any, path: str = "") -> dict[str, Tensor]:
+    """The weights of a checkpoint by the keys that lead to them, without names of wrappers."""
+    found: dict[str, Tensor] = {}
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        name = ".".join(part for part in f"{path}{key}".split(".") if part not in WRAPPERS)
+        inner = _weights_in(value, name and f"{name}.")
+        if isinstance(value, Tensor) and value.dtype not in (torch.int64, torch.bool):
+            inner = {name: value}  # and no counter
+        if twice := found.keys() & inner.keys():
+            raise ValueError(f"two weights are called {min(twice)}, without names of wrappers")
+        found |= inner
     return found
 
 
-def _levels(data: Any, path: str = "") -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """The tensors of each mapping in a checkpoint, and the keys that lead to it."""
-    if not isinstance(data, Mapping):
-        return
-    tensors = {}
-    for key, value in data.items():
-        if isinstance(value, Tensor):
-            tensors[".".join(part for part in f"{key}".split(".") if part not in WRAPPERS)] = value
-    yield path, tensors
-    for key, value in data.items():
-        yield from _levels(value, f"{path}{key}.")
+def _sets(every: dict[str, Tensor], anchors: Sequence[str]) -> Iterator[tuple[str, dict]]:
+    """Each set of weights with one of `anchors`, and what stood before its names.
+
+    With the head of a classifier around it, and without the chunks of DINOv2's blocks.
+    """
+    pattern = re.compile(rf"(|.*?\.)({'|'.join(map(re.escape, anchors))})")
+    for match in filter(None, map(pattern.fullmatch, every)):
+        prefix, width = match[1], every[match[0]].shape[:1]
+        state = {
+            re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", key.removeprefix(prefix)): value
+            for key, value in every.items()
+            if key.startswith(prefix)
+        }
+        for key, head in every.items():
+            around = key.removesuffix("head.weight")
+            bias = every.get(f"{around}head.bias")
+            if bias is not None and prefix.startswith(around) and head.shape[1:] == width:
+                state = {"head.weight": head, "head.bias": bias} | state
+        yield prefix, state
 
 
 def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Framing) -> Backbone:
@@ -157,45 +187,61 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     if state is None:
         return create(name, arch, False, framing)
     require_real(name, state)
-    classes = len(state.get("head.weight", ()))
     with torch.device("meta"):
-        sketch = timm.create_model(arch, num_classes=classes)
-    theirs, ours = state[ANCHOR].shape, sketch.patch_embed.proj.weight.shape
-    if len(theirs) == 4 and theirs != ours:  # timm would resample it
-        raise ValueError(f"{ANCHOR} in '{name}' is {tuple(theirs)}, not {tuple(ours)}")
-    framing = framing._replace(size=framing.size or _own_size(name, sketch, state))
-    overlay = {
-        "num_classes": classes,
-        "state_dict": state,
-        "source": "",
-        "url": None,
-        "hf_hub_id": None,
-        "classifier": None,  # else timm drops a head of another size and all that is strict
-    }
-    options = {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+        sketch = timm.create_model(arch, num_classes=1)
+    embed, positions, sketch.pos_embed = sketch.patch_embed, sketch.pos_embed, None
+    anchor = next(key for key in ANCHORS if key in state)
+    theirs, ours = state[anchor].shape, embed.proj.weight.shape
+    if len(theirs) == 4 and theirs != ours or theirs.numel() != ours.numel():
+        raise ValueError(f"{anchor} in '{name}' is {tuple(theirs)}, not {tuple(ours)}")
+    options: dict[str, Any] = {}
+    if "storage_tokens" in state and getattr(sketch.blocks[0].attn, "q_bias", None) is None:
+        biases = {key for key in state if key.endswith("attn.qkv.bias")}
+        if any(state[key].any() for key in biases):  # timm would leave them out
+            raise ValueError(f"the weights of '{name}' have biases of queries; try {arch}_qkvb")
+        state = {key: value for key, value in state.items() if key not in biases}
+    if "register_tokens" in state and sketch.reg_token is None:
+        options = {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
+    # What timm makes of it; it resamples no positions where the model has none.
+    module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
+    with loading(name):
+        words = module.checkpoint_filter_fn(dict(state), sketch)
+    classes = len(words.get("head.weight", ()))
+    # With a classifier timm would drop a head of another size, and all that is strict.
+    overlay = {"num_classes": classes, "state_dict": state, "classifier": None}
+    if positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
+        before = positions.shape[1] - math.prod(embed.grid_size)
+        patches = words["pos_embed"].shape[1] - (0 if "register_tokens" in state else before)
+        size = _size_of(name, patches, embed, framing.fitted(name, embed.patch_size))
+        if size != tuple(embed.img_size):
+            overlay["input_size"] = (3, *size)  # where the file's positions stand
+            framing = framing._replace(size=framing.size or size)
+    options |= {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
     backbone = create(name, arch, True, framing, num_classes=classes, **options)
     # timm is never strict with SigLIPs, whose pooling may be left out.
-    lacking = backbone.model.state_dict().keys() - state.keys()
-    if lacking and "siglip" in arch:
-        raise ValueError(f"the weights of '{name}' lack {min(lacking)}")
+    pooling = {key for key in words if key.startswith("attn_pool.")}
+    odd = (backbone.model.state_dict().keys() ^ words.keys()) - pooling
+    if odd and "siglip" in arch:
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {min(odd)}")
     return backbone
 
 
-def _own_size(name: str, sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
-    """The image size of the position embedding, a square grid; None where it is ARCH's own."""
-    theirs, ours = state.get("pos_embed"), sketch.pos_embed
-    if theirs is None or ours is None:
-        return None
-    before = ours.shape[1] - math.prod(sketch.patch_embed.grid_size)
-    if "register_tokens" in state:  # DINOv2's own file, where [CLS] has a position
-        before = 1
-    patches = theirs.shape[1] - before
-    if patches == math.prod(sketch.patch_embed.grid_size):
-        return None
+def _size_of(name: str, patches: int, embed: nn.Module, wanted: Size | None) -> Size:
+    """The image size of so many patches: as ARCH has it, as it is wanted, or else a square."""
+    grids = {tuple(embed.img_size): embed.grid_size}
+    if wanted:
+        grids[wanted] = tuple(x // y for x, y in zip(wanted, embed.patch_size, strict=True))
+    sizes = [size for size, grid in grids.items() if math.prod(grid) == patches]
     side = math.isqrt(max(patches, 0))
-    if not side or side**2 != patches:
-        raise ValueError(f"{patches} patches of '{name}' are no square grid; give image_size")
-    return tuple(side * patch for patch in sketch.patch_embed.patch_size)
+    if not sizes and side**2 == patches:
+        sizes.append(tuple(side * patch for patch in embed.patch_size))
+        if wanted is None:
+            said = f"'{name}' is read as {side} x {side} patches; for others give image_size"
+            warnings.warn(said, stacklevel=5)
+    if len(sizes) != 1:
+        said = f"fit {' and '.join(map(str, sizes))} px" if sizes else "are no square"
+        raise ValueError(f"{patches} patches of '{name}' {said}; give image_size or a module")
+    return sizes[0]
 
 
 # ---- Modules

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -46,28 +47,29 @@ KINDS: dict[str, dict[str, Any]] = {
     "dinov2_with_registers": _DINO,
     "clip": _CLIP | {"interpolation": "bicubic", "crop_pct": 1.0},
     "siglip": _HALF | {"interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "squash"},
+    "ijepa": _HALF | {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"},
+    "vit_mae": _DINO,
+    "vit_msn": _DINO,
 }
+# Other kinds that timm has -> what it calls those that were published.
+OF_TIMM = {"aimv2": "aimv2_*", "dinov3_vit": "vit_*_dinov3.*", "siglip2": "vit_*_siglip_*.v2_*"}
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh,
     "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }  # fmt: skip
 # Of transformers' classes, where a config.json leaves them out.
 _COMMON = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 224,
-    "patch_size": 16,
-    "layer_norm_eps": 1e-6,
-    "hidden_act": "gelu",
-}
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224,
+    "patch_size": 16, "layer_norm_eps": 1e-6, "hidden_act": "gelu",
+}  # fmt: skip
 DEFAULTS = {
     "vit": {"layer_norm_eps": 1e-12},
     "deit": {"layer_norm_eps": 1e-12},
     "dinov2": {"patch_size": 14},
-    "dinov2_with_registers": {"patch_size": 14},
     "clip": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "patch_size": 32},
     "siglip": {"hidden_act": "gelu_pytorch_tanh"},
+    "ijepa": {"layer_norm_eps": 1e-12},
+    "vit_mae": {"layer_norm_eps": 1e-12},
 }
 INTERPOLATIONS = {
     0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"
@@ -104,12 +106,14 @@ HEADS = {
 _LEFT_OUT = re.compile(
     r"embeddings\.(mask_token|position_ids)|pooler\.|(\w+_)?(classifier|projection)\."
 )
-_ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weight$")
+ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weight$")
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """The type of a model, for KINDS where it is read here."""
-    return str(config.get("model_type")).removesuffix("_vision_model")
+    """The type of a model, or of the vision tower that it holds; of KINDS where it is read here."""
+    parts = (config.get("vision_config") or {}, config)
+    kinds = [str(part.get("model_type")).removesuffix("_vision_model") for part in parts]
+    return kinds[0] if kinds[0] in KINDS else kinds[1]
 
 
 def from_transformers(
@@ -121,7 +125,8 @@ def from_transformers(
     """
     kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.
-    config = _COMMON | DEFAULTS[kind] | (config.get("vision_config") or config)
+    config = _COMMON | DEFAULTS.get(kind, {}) | (config.get("vision_config") or config)
+    check_choice("hidden_act", config["hidden_act"], ACTIVATIONS)
     state = _tower(state, name) | _heads(state, kind)
     require_real(name, state)
     state = {key: value.float() for key, value in state.items()}
@@ -161,7 +166,7 @@ def from_transformers(
 
 def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """The weights of the vision tower under timm's names."""
-    anchors = [match[1] for match in map(_ANCHOR.match, state) if match]
+    anchors = [match[1] for match in map(ANCHOR.match, state) if match]
     if len(anchors) != 1:
         raise ValueError(f"'{name}' holds the weights of {len(anchors)} vision towers")
     tower: dict[str, Tensor] = {}
@@ -290,6 +295,13 @@ def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
         if (config := _json(name, "config.json")) is None:
             raise FileNotFoundError(f"'{name}' has no config.json")
         # Before anything large is fetched.
+        if arch := config.get("architecture"):
+            raise ValueError(f"'{name}' is of timm; give 'hf-hub:OWNER/NAME' or 'file:PATH@{arch}'")
+        if pattern := OF_TIMM.get(kind_of(config)):
+            names = ", ".join(timm.list_pretrained(pattern))
+            raise ValueError(
+                f"'{name}' is a {kind_of(config)}, which timm calls otherwise: {names}"
+            )
         check_choice("the model type of transformers", kind_of(config), KINDS)
         processor = _json(name, "preprocessor_config.json") or {}
         model, data, distilled = from_transformers(config, _weights(name), name)

@@ -127,11 +127,11 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
     """
     if not isinstance(model, VisionTransformer | Eva):
         raise ValueError(f"'{name}' is {type(model).__name__}, no Vision Transformer of timm")
-    if (channels := next(model.patch_embed.parameters()).shape[1]) != 3:
-        raise ValueError(f"'{name}' takes images of {channels} channels, not 3")
-    size = model.patch_embed.img_size
+    size, grid = model.patch_embed.img_size, model.patch_embed.grid_size
+    if tuple(model.patch_embed.dynamic_feat_size(size)) != tuple(grid):
+        raise ValueError(f"'{name}' pads its images of {size} px; choose an image_size that fits")
     layout = TokenLayout(
-        model.patch_embed.grid_size,
+        grid,
         cls=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
         distillation=int(hasattr(model, "dist_token")),

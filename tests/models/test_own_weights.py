@@ -167,38 +167,6 @@ def test_a_file_of_weights(saved, x, answer, place):
     torch.testing.assert_close(output(backbone, x), answer)
 
 
-def published(w):
-    """DINOv2 with registers as its authors write it: [CLS] has a position of its own."""
-    own = {key: value for key, value in w.items() if key not in ("reg_token", "pos_embed")}
-    first = torch.full_like(w["cls_token"], 0.5)
-    own |= {"register_tokens": w["reg_token"], "mask_token": torch.zeros(1, 384)}
-    own |= {"pos_embed": torch.cat([first, w["pos_embed"]], 1), "cls_token": w["cls_token"] - first}
-    return own
-
-
-def published_3(w):
-    """DINOv3: registers are storage tokens, keys have a bias that is masked out."""
-    names = {"reg_token": "storage_tokens", "gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
-    return {names.get(key, re.sub(r"gamma_(\d)", r"ls\1.gamma", key)): x for key, x in w.items()}
-
-
-@pytest.mark.parametrize(
-    "arch, write",
-    [
-        ("vit_small_patch14_reg4_dinov2", published),
-        ("vit_small_patch14_reg4_dinov2", lambda w: {"teacher": published(w)}),
-        ("vit_small_patch16_dinov3", published_3),
-    ],
-)  # fmt: skip
-def test_what_authors_published_is_converted_by_timm(tmp_path, arch, write):
-    made = randomise(timm.create_model(arch, img_size=112))
-    torch.save(write(made.state_dict()), tmp_path / "mine.pth")
-    backbone = load_backbone(f"file:{tmp_path}/mine.pth@{arch}", image_size=112)
-    assert backbone.layout.registers == 4 and backbone.layout.patches in (49, 64)
-    for key, value in made.state_dict().items():
-        torch.testing.assert_close(backbone.model.state_dict()[key], value)
-
-
 @pytest.mark.parametrize(
     "write, reason",
     [

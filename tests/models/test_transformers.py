@@ -1,10 +1,12 @@
 """Models in the format of transformers, against what that library computed.
 
-`python tests/models/test_transformers.py` writes the stored numbers anew; it needs transformers.
+`python tests/models/test_transformers.py KIND` writes the stored numbers anew; it needs
+transformers.
 """
 
 import json
 import re
+import sys
 import zlib
 from pathlib import Path
 
@@ -53,6 +55,9 @@ KINDS = {
     "siglip": (
         "SiglipVisionModel", "SiglipVisionConfig", MLP, TokenLayout((4, 4), cls=False), False
     ),
+    "ijepa": ("IJepaModel", "IJepaConfig", MLP, TokenLayout((4, 4), cls=False), False),
+    "vit_mae": ("ViTMAEModel", "ViTMAEConfig", {**MLP, "mask_ratio": 0.0}, PLAIN, False),
+    "vit_msn": ("ViTMSNModel", "ViTMSNConfig", MLP, PLAIN, False),
 }  # fmt: skip
 
 
@@ -137,6 +142,7 @@ def test_preprocessing_and_image_size(tmp_path):
     assert load_backbone(name, pretrained=False).weights_hash != backbone.weights_hash
 
 
+GREY = torch.ones(32, 1, 8, 8)
 MEANS = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.25]}
 
 
@@ -163,6 +169,17 @@ def test_an_image_is_squashed_and_cropped_where_both_sides_are_given(tmp_path):
     seen = load_backbone(name).transform(to_pil_image(columns))[0].diff(dim=1)[:, 1:-1]
     expected = 2 / 80 / 0.229  # two columns of the picture in one
     torch.testing.assert_close(seen, torch.full_like(seen, expected), rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("outer", ["llava", "paligemma"])
+def test_the_tower_of_another_model(tmp_path, outer):
+    """Its kind is that of its own configuration, which may stand within that of any model."""
+    kind = {"llava": "clip", "paligemma": "siglip"}[outer]
+    config, shapes = STORED[kind]["config"], STORED[kind]["shapes"]
+    one = load_backbone(named(tmp_path / "one", kind))
+    around = {"model_type": outer, "vision_config": config | {"model_type": f"{kind}_vision_model"}}
+    other = load_backbone(written(tmp_path / "two", around, shapes))
+    assert torch.equal(one(pixels()), other(pixels()))
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "vit", "dinov2"])
@@ -202,6 +219,16 @@ def test_sizes_that_a_configuration_leaves_out(kind):
     "changed, more, reason",
     [
         ({"model_type": "swin"}, {}, "swin"),
+        ({"model_type": "dinov3_vit"}, {}, "vit_small_patch16_dinov3.lvd1689m"),
+        ({"model_type": "siglip2"}, {}, "vit_base_patch16_siglip_224.v2_webli"),
+        ({"model_type": "aimv2"}, {}, "aimv2_large_patch14_224.apple_pt"),
+        ({"model_type": "timm_wrapper", "architecture": "test_vit"}, {}, "@test_vit"),
+        ({"hidden_act": "mish"}, {}, "mish"),
+        (
+            {"num_channels": 1},
+            {"vit.embeddings.patch_embeddings.projection.weight": GREY},
+            "1, 8, 8",
+        ),
         ({"num_hidden_layers": 3}, {}, "blocks.2"),
         ({}, {"x.embeddings.patch_embeddings.projection.weight": torch.ones(1)}, "2 vision towers"),
         ({}, {"classifier.weight": torch.ones(3, 32).int()}, "int32 in 'head.weight'"),
@@ -241,12 +268,15 @@ def computed(kind, folder):
     shapes = {name: list(value.shape) for name, value in sorted(load_file(path).items())}
     save_file({name: weight(name, shape) for name, shape in shapes.items()}, path)
     model = type(model).from_pretrained(folder, attn_implementation="eager").eval()
+    more = {"noise": torch.arange(16.0).expand(2, -1)} if kind == "vit_mae" else {}
     with torch.inference_mode():
-        answer = model(pixel_values=pixels())
+        answer = model(pixel_values=pixels(), **more)
     tokens = answer.get("last_hidden_state")
     output = answer.get("logits", answer.get("image_embeds", answer.get("pooler_output")))
-    if kind in ("vit", "deit"):  # their pooler is a layer more, which checkpoints seldom have
+    if kind in ("vit", "deit", "vit_mae", "vit_msn"):  # a pooler is a layer more, seldom there
         output = tokens.select(1, 0)
+    if kind == "ijepa":
+        output = tokens.mean(1)
     outputs = {"final_tokens": tokens, "output": output}
     config = json.loads((folder / "config.json").read_text())
     kept = {"model_type", "hidden_act", "layer_norm_eps", "use_swiglu_ffn", "num_register_tokens"}
@@ -260,8 +290,8 @@ if __name__ == "__main__":
     import tempfile
 
     found = {}
-    for kind in KINDS:
+    for kind in sys.argv[1:] or KINDS:
         with tempfile.TemporaryDirectory() as place:
             found[kind] = computed(kind, Path(place))
     digits = json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.8g}"))
-    FILE.write_text(json.dumps(digits) + "\n")
+    FILE.write_text(json.dumps(STORED | digits) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import timm
 import torch
 
 from helpers.claims import checkpoints
@@ -89,6 +90,19 @@ def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, caps
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
     assert main(f"{command} --exit-code".split()) == OUTLIERS
+
+
+def test_the_part_of_a_file_that_was_read_is_said(examined, tmp_path, capsys):
+    """In print, in the numbers and on the page; its image size can be given."""
+    made = timm.create_model("test_vit", num_classes=0, img_size=(48, 64))
+    torch.save({"student": {}, "teacher": made.state_dict()}, tmp_path / "mine.pth")
+    command = f"diagnose file:{tmp_path}/mine.pth@test_vit --images scenes -n 4 --image-size 48x64"
+    assert main(command.split()) == 0
+    said = "teacher. in mine.pth"
+    assert f"Read: {said}, at 48 x 64 px." in capsys.readouterr().out
+    found = examined["control-clean"]
+    found = replace(found, model=found.model | {"source": said})
+    assert to_json(found)["details"]["source"]["source"] == said and said in page(found, {})
 
 
 def test_what_others_write_is_counted_by_the_threshold_of_the_unedited_model():

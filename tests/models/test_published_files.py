@@ -1,0 +1,453 @@
+"""Files of weights as authors publish and training scripts save them, against timm's own load."""
+
+import re
+
+import pytest
+import timm
+import torch
+from zoo import randomise
+
+from helpers.capture import Output, capture
+from helpers.models import load_backbone
+
+FEW = {"depth": 2, "embed_dim": 24, "num_heads": 3}  # so that a test writes and computes little
+SAPIENS = {"num_kv_heads": 3, "img_size": 64}
+VIT, REG, DINO3 = (
+    "vit_tiny_patch16_224",
+    "vit_small_patch14_reg4_dinov2",
+    "vit_small_patch16_dinov3",
+)
+CLIP, SIGLIP, EVA = (
+    "vit_base_patch32_clip_224", "vit_so400m_patch14_siglip_384", "eva02_tiny_patch14_224"
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """The models of timm with little in them."""
+    plain = timm.create_model
+
+    def made(name, *args, **options):
+        few = FEW | (SAPIENS if "sapiens" in name else {})
+        return plain(name, *args, **options | few)
+
+    monkeypatch.setattr(timm, "create_model", made)
+
+
+def prefixed(prefix, weights):
+    return {f"{prefix}{key}": value for key, value in weights.items()}
+
+
+def renamed(weights, *pairs):
+    """The weights by other names: each pair is a pattern and what takes its place."""
+    found = {}
+    for key, value in weights.items():
+        for pattern, new in pairs:
+            key = re.sub(pattern, new, key)
+        found[key] = value
+    return found
+
+
+def other(weights):
+    """Other numbers in the same shapes."""
+    return {key: value + 1 for key, value in weights.items()}
+
+
+def ones(*names):
+    return {name: torch.ones(8, 24) for name in names}
+
+
+# ---- Words of authors
+# --------------------------------------------------------------------------------------------------
+
+
+def dinov2(w):
+    """[CLS] has a position, registers have none; there is a token for masked patches."""
+    w = dict(w) | {"mask_token": torch.ones(1, 24)}
+    if "reg_token" in w:
+        first = torch.full_like(w["cls_token"], 0.5)
+        w |= {"register_tokens": w.pop("reg_token"), "cls_token": w["cls_token"] - first}
+        w["pos_embed"] = torch.cat([first, w["pos_embed"]], 1)
+    return w
+
+
+def giant(w):
+    return renamed(dinov2(w), (r"mlp\.fc1", "mlp.w12"), (r"mlp\.fc2", "mlp.w3"))
+
+
+def dinov3(w, bias=0.0):
+    w = {key: value for key, value in w.items() if not key.endswith(("q_bias", "v_bias"))}
+    w = renamed(w, ("reg_token", "storage_tokens"), (r"gamma_(\d)", r"ls\1.gamma"))
+    w |= {f"blocks.{i}.attn.qkv.bias": torch.full((72,), bias) for i in range(2)}
+    w |= {f"blocks.{i}.attn.qkv.bias_mask": torch.ones(72) for i in range(2)}
+    return w | {"mask_token": torch.ones(1, 24), "rope_embed.periods": torch.ones(2)}
+
+
+def gated_dinov3(w):
+    w = renamed(w, ("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2", "w3"))
+    return dinov3(w) | ones("local_cls_norm.weight")
+
+
+def clip(w):
+    """OpenAI's, with the text tower and what counts."""
+    w = {key: value for key, value in w.items() if key != "head.bias"}
+    w["proj"] = w.pop("head.weight").T
+    w |= {"pos_embed": w["pos_embed"][0]}
+    if "cls_token" in w:
+        w["class_embedding"] = w.pop("cls_token")[0, 0]
+    w = renamed(
+        w, (r"patch_embed\.proj", "conv1"), ("pos_embed", "positional_embedding"),
+        (r"^blocks\.", "transformer.resblocks."), (r"^norm_pre", "ln_pre"),
+        (r"^norm\.", "ln_post."), (r"\.norm(\d)", r".ln_\1"), (r"qkv\.", "in_proj_"),
+        (r"attn\.proj", "attn.out_proj"), ("fc1", "c_fc"), ("fc2", "c_proj"),
+    )  # fmt: skip
+    text = ones("transformer.resblocks.0.ln_1.weight", "token_embedding.weight", "logit_scale")
+    return prefixed("visual.", w) | text | {"input_resolution": torch.tensor(224)}
+
+
+def perception(w):
+    """With a projection of what attention pools."""
+    w = dict(w)
+    for part in ("weight", "bias"):
+        joint = torch.cat([w.pop(f"attn_pool.{x}.{part}") for x in ("q", "kv")])
+        w[f"attn_pool.attn.in_proj_{part}"] = joint
+    w = renamed(
+        w, (r"attn_pool\.latent", "attn_pool.probe"), (r"attn_pool\.norm", "attn_pool.layernorm"),
+        (r"attn_pool\.proj", "attn_pool.attn.out_proj"), (r"gamma_(\d)", r"ls_\1.gamma"),
+    )  # fmt: skip
+    return clip(w)
+
+
+def aimv2(w):
+    return renamed(
+        w, (r"^patch_embed\.", "preprocessor.patchifier."), ("fc1_g", "fc1"), ("fc1_x", "fc3"),
+        ("^pos_embed", "preprocessor.pos_embed"), (r"^norm\.", "trunk.post_trunk_norm."),
+        (r"^blocks\.", "trunk.blocks."), (r"norm(\d)\.", r"norm_\1."),
+    )  # fmt: skip
+
+
+def radio(w):
+    """With 128 x 128 positions, of which it cuts those that it needs."""
+    words = {
+        "patch_generator.embedder.weight": w["patch_embed.proj.weight"].flatten(1),
+        "patch_generator.pos_embed": torch.randn(1, 128 * 128, 24),
+        "patch_generator.cls_token.token": torch.cat([w["cls_token"], w["reg_token"]], 1)[0],
+    }
+    words |= {key: value for key, value in w.items() if key.startswith("blocks.")}
+    count = {"radio_model.summary_idxs": torch.arange(3)}
+    return prefixed("radio_model.model.", words) | ones("radio_model.input_conditioner.x") | count
+
+
+def beit3(w):
+    """Of two branches that for pictures, with queries, keys and values apart."""
+    w, head = dict(w), {key: w[key] for key in w if key.startswith(("head.", "fc_norm."))}
+    for i in range(2):
+        for kind in ("weight", "bias"):
+            parts = w.pop(f"blocks.{i}.attn.qkv.{kind}").chunk(3)
+            w |= {f"blocks.{i}.attn.{x}_proj.{kind}": y for x, y in zip("qkv", parts, strict=True)}
+    own = {key: value for key, value in w.items() if key not in head}
+    own["positions"] = torch.cat([torch.zeros(2, 24), own.pop("pos_embed")[0]])
+    own = renamed(
+        own, (r"attn\.norm", "self_attn.inner_attn_ln.A"), ("norm1", "self_attn_layer_norm.A"),
+        (r"\.attn\.proj", ".self_attn.out_proj.A"), (r"mlp\.norm", "ffn.A.ffn_layernorm"),
+        (r"\.attn\.(\w)_proj", r".self_attn.\1_proj.A"), (r"mlp\.fc", "ffn.A.fc"),
+        ("norm2", "final_layer_norm.A"), (r"^blocks\.", "encoder.layers."),
+        (r"^patch_embed\.", "vision_embed."), ("^cls_token", "vision_embed.cls_token"),
+        ("^positions", "encoder.embed_positions.A.weight"),
+    )  # fmt: skip
+    return prefixed("beit3.", own) | head | ones("beit3.text_embed.weight")
+
+
+def sapiens2(w):
+    return renamed(
+        w, ("reg_token", "storage_tokens"), (r"^patch_embed\.proj", "patch_embed.projection"),
+        (r"attn\.([qkv])_proj", r"attn.w\1"), ("gamma_1", "attn.gamma.weight"),
+        (r"\.mlp\.fc1", ".ffn.w12"), (r"\.mlp\.fc2", ".ffn.w3"), (r"norm(\d)", r"ln\1"),
+        (r"^norm\.", "ln1."),
+    )  # fmt: skip
+
+
+def mae(w):
+    """With what draws the masked patches."""
+    decoder = ones("decoder_pos_embed", "decoder_blocks.0.norm1.bias", "decoder_pred.weight")
+    return {"model": w | {"mask_token": torch.ones(1, 1, 24)} | decoder}
+
+
+def ijepa(w):
+    return {"encoder": prefixed("module.", w), "predictor": prefixed("module.", ones("x"))}
+
+
+def eva(w):
+    return {"module": renamed(w, ("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2", "w3"))}
+
+
+def masked_eva(w):
+    """Before it is fine-tuned it predicts the features of masked patches."""
+    w = renamed(w, (r"^fc_norm", "norm"))
+    return w | {"mask_token": torch.ones(1, 1, 24)} | ones("lm_head.weight")
+
+
+def linear(w):
+    return w | {"patch_embed.proj.weight": w["patch_embed.proj.weight"].flatten(1)}
+
+
+PUBLISHED = {  # architecture of timm, and its weights as the authors' file has them
+    "DINOv2 with registers": (REG, dinov2),
+    "DINOv2, a giant": ("vit_giant_patch14_dinov2", giant),
+    "DINOv3": (DINO3, dinov3),
+    "DINOv3 with biases": (f"{DINO3}_qkvb", lambda w: dinov3(w, 0.5)),
+    "DINOv3, the largest": ("vit_7b_patch16_dinov3", gated_dinov3),
+    "TIPSv2": (REG, lambda w: prefixed("vision_encoder.", dinov2(w)) | ones("text_encoder.x")),
+    "CLIP": (CLIP, clip),
+    "SigLIP": (SIGLIP, lambda w: prefixed("visual.trunk.", w) | ones("text.x")),
+    "Perception Encoder": ("vit_pe_core_base_patch16_224", perception),
+    "AIMv2": ("aimv2_large_patch14_224", aimv2),
+    "RADIO": ("vit_base_patch16_radio_v3", radio),
+    "BEiT-3": ("beit3_base_patch16_224", beit3),
+    "Sapiens2": ("vit_base_patch16_sapiens2", sapiens2),
+    "MAE": (VIT, lambda w: {"model": w}),
+    "I-JEPA": ("vit_huge_patch14_gap_224", ijepa),
+    "EVA-02": (EVA, eva),
+    "EVA-02 before fine-tuning": (EVA, masked_eva),
+    "DeiT-III": ("deit3_small_patch16_224", lambda w: renamed(w, (r"ls(\d).gamma", r"gamma_\1"))),
+    "linear patch embedding": (VIT, linear),
+    "pre-logits": (VIT, lambda w: w | ones("pre_logits.fc.weight")),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_what_timm_converts_is_as_timm_has_it(tmp_path, kind):
+    """In a training script's file, too."""
+    arch, write = PUBLISHED[kind]
+    made, path = randomise(timm.create_model(arch)), tmp_path / "mine.pth"
+    published = write(made.state_dict())
+    torch.save(published, path)
+    plain = timm.create_model(
+        arch,
+        pretrained=True,
+        num_classes=made.num_classes,
+        pretrained_cfg_overlay={"file": str(path), "custom_load": False},
+    ).eval()
+    x = torch.randn(1, 3, *plain.patch_embed.img_size, generator=torch.Generator().manual_seed(1))
+    expected = plain(x).detach()
+    for content in (published, {"epoch": 1, "net": prefixed("module.", published)}):
+        torch.save(content, path)
+        got = capture(load_backbone(f"file:{path}@{arch}"), x, [Output()])["output"]
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# ---- Files of training scripts
+# --------------------------------------------------------------------------------------------------
+
+
+def inside(*words):
+    """Each block wrapped."""
+    return lambda w: renamed(w, (r"^(blocks\.\d+)\.", rf"\1.{'.'.join(words)}."))
+
+
+def two(first, second, wrapper="", more=()):
+    """Two sets under these names, of which the first is the one that is meant."""
+    return lambda w: {
+        second: prefixed(wrapper, other(w) | ones(*more)),
+        first: prefixed(wrapper, w | ones(*more)),
+    }
+
+
+def flat(first, second, *more):
+    """The same in one dictionary."""
+    return lambda w: prefixed(f"{second}.", other(w)) | prefixed(f"{first}.", w) | ones(*more)
+
+
+def dino(w):
+    head = ones("head.mlp.0.weight", "head.last_layer.weight_g")
+    student = prefixed("module.backbone.", other(w)) | prefixed("module.", head)
+    return {"student": student, "teacher": prefixed("backbone.", w) | head, "epoch": 1}
+
+
+def ibot(w):
+    student = prefixed("module.backbone.", other(w) | ones("masked_embed"))
+    return {"student": student, "teacher": prefixed("backbone.", w)}
+
+
+def dinov3_training(w):
+    """One teacher by two names."""
+    sets = ("student", other(w)), ("teacher", w), ("model_ema", w)
+    return {f"{name}.backbone.{key}": x for name, own in sets for key, x in own.items()}
+
+
+def moco(w):
+    head, state = ones("head.0.weight", "head.1.running_mean"), {}
+    for part, own in (("momentum_encoder", other(w)), ("base_encoder", w)):
+        own = {key: value for key, value in own.items() if not key.startswith("head.")} | head
+        state |= prefixed(f"module.{part}.", own)
+    return {"arch": "vit_small", "state_dict": state | ones("module.predictor.0.weight")}
+
+
+def lightning(w):
+    count = {"averaging_state": {"n_averaged": torch.tensor(2)}, "epoch": 1}
+    return two("state_dict", "current_model_state", "net.")(w) | count
+
+
+def averaged_model(w):
+    """Of torch.optim.swa_utils."""
+    return prefixed("module.", w) | {"n_averaged": torch.tensor(3)}
+
+
+def timm_script(w):
+    optimizer = {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}}
+    return {"state_dict": other(w), "state_dict_ema": w} | optimizer
+
+
+def prismatic(w):
+    """Two towers, of which the other's name holds the letters of 'ema'."""
+    narrow = {key: value[..., :8] for key, value in w.items()}
+    return {"model": prefixed("semantic_encoder.", narrow) | prefixed("image_encoder.", w)}
+
+
+def chunks_in_fsdp(w):
+    word = "_fsdp_wrapped_module"
+    w = renamed(w, (r"^blocks\.(\d+)\.", rf"blocks.0.{word}.\1.{word}."))
+    return {"teacher": prefixed(f"{word}.backbone.{word}.", w)}
+
+
+COMPILED = (r"mlp\.", "mlp._orig_mod."), (r"^patch_embed\.", "patch_embed._orig_mod.")
+FSDP = inside("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+SAVED = {  # what is read, and the file around it
+    "DINO": ("teacher.backbone.", dino),
+    "iBOT": ("teacher.backbone.", ibot),
+    "DINOv2": ("teacher.backbone.", flat("teacher.backbone", "student.backbone", "dino_loss.x")),
+    "DINOv3": ("model_ema.backbone.", dinov3_training),
+    "MoCo v3": ("state_dict.base_encoder.", moco),
+    "MSN": ("target_encoder.", two("target_encoder", "encoder", "module.", ["fc.fc1.weight"])),
+    "I-JEPA": ("target_encoder.", two("target_encoder", "encoder", "module.")),
+    "MAE": ("model.", mae),
+    "timm's train.py": ("state_dict_ema.", timm_script),
+    "EVA's": ("model_ema.", two("model_ema", "model")),
+    "ema-pytorch": ("ema_model.", flat("ema_model", "online_model", "step")),
+    "AveragedModel": ("the weights", averaged_model),
+    "Lightning that averages": ("state_dict.net.", lightning),
+    "Lightning, compiled": ("state_dict.m.", lambda w: {"state_dict": prefixed("m._orig_mod.", w)}),
+    "Fabric": ("model._forward_module.", lambda w: {"model": prefixed("_forward_module.", w)}),
+    "DeepSpeed": ("the weights", lambda w: {"module": prefixed("module.", w), "ds": "0.16"}),
+    "two of other shapes": ("model.image_encoder.", prismatic),
+    "torch.compile by block": ("the weights", inside("_orig_mod")),
+    "checkpointing": ("the weights", inside("_checkpoint_wrapped_module")),
+    "FSDP and more": ("the weights", lambda w: prefixed("_fsdp_wrapped_module.", FSDP(w))),
+    "DDP within": ("net.", lambda w: prefixed("net.module.", inside("module")(w))),
+    "compiled layers": ("the weights", lambda w: renamed(w, *COMPILED)),
+    "chunks of blocks in FSDP": ("teacher.backbone.", chunks_in_fsdp),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_of_a_training_scripts_file_the_part_that_is_evaluated_is_read(tmp_path, kind):
+    made = randomise(timm.create_model(VIT, num_classes=3))
+    source, write = SAVED[kind]
+    torch.save(write(made.state_dict()), tmp_path / "mine.pth")
+    backbone = load_backbone(f"file:{tmp_path}/mine.pth@{VIT}")
+    assert backbone.source.startswith(f"{source} in mine.pth")
+    assert ("without" in backbone.source) == (kind in ("MAE", "MoCo v3", "MSN"))
+    state = backbone.model.state_dict()
+    made.reset_classifier(len(state.get("head.weight", ())))
+    for key, value in made.state_dict().items():
+        assert torch.equal(state[key], value) or "head" in key and kind != "MoCo v3"
+
+
+def lora(w):
+    w = renamed(w, (r"qkv\.(\w+)$", r"qkv.base_layer.\1"))
+    return prefixed("base_model.model.", w | ones("blocks.0.attn.qkv.lora_A.default.weight"))
+
+
+def towers(first, second):
+    return lambda w: prefixed(f"{first}.", w) | prefixed(f"{second}.", other(w))
+
+
+def with_shape(key, *shape):
+    return lambda w: w | {key: torch.ones(shape)}
+
+
+PATCH = "patch_embed.proj.weight"
+MERGE = "merge_and_unload"
+REFUSED = {
+    "LoRA": (lora, MERGE),
+    "LoRA alone": (lambda w: {k: x for k, x in lora(w).items() if "lora" in k}, MERGE),
+    "IA3 alone": (lambda w: ones("base_model.model.blocks.0.mlp.fc2.ia3_l"), MERGE),
+    "loralib": (lambda w: w | ones("blocks.0.attn.qkv.lora_A"), MERGE),
+    "a head beside LoRA": (lambda w: renamed(w, ("^head", "head.modules_to_save.default")), MERGE),
+    "BYOL": (towers("online_network", "target_network"), "online_network.*target_network"),
+    "CAE": (towers("encoder", "teacher"), "encoder.*teacher"),
+    "distillation": (lambda w: {"model": w, "teacher": other(w)}, r"model\. in.*teacher\. in"),
+    "letters of ema": (towers("image_encoder", "semantic_encoder"), "image.*semantic"),
+    "two averages": (lambda w: {"model_ema": w, "ema": other(w)}, "model_ema.*ema"),
+    "two of one name": (lambda w: prefixed("module.", w) | other(w), "two weights"),
+    "prompts": (lambda w: w | ones("prompt_embeddings"), "prompt_embeddings"),
+    "transformers": (lambda w: ones("embeddings.patch_embeddings.weight"), "transformers:"),
+    "ZeRO-3": (lambda w: {"module": {key: torch.zeros(0) for key in w}}, r"\(0,\)"),
+    "one channel": (with_shape(PATCH, 24, 1, 16, 16), "1, 16, 16"),
+    "four channels": (with_shape(PATCH, 24, 4, 16, 16), "4, 16, 16"),
+    "video": (with_shape(PATCH, 24, 3, 2, 16, 16), "2, 16, 16"),
+    "unknown registers": (with_shape("reg_token", 1, 4, 24), "reg_token"),
+    "more blocks": (lambda w: w | renamed(w, (r"blocks\.1", "blocks.2")), "blocks.2"),
+    "half a grid": (with_shape("pos_embed", 1, 1 + 192, 24), "192 patches"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused_is_named(tmp_path, kind):
+    write, reason = REFUSED[kind]
+    made = randomise(timm.create_model(VIT, num_classes=3))
+    torch.save(write(made.state_dict()), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(f"file:{tmp_path}/mine.pth@{VIT}")
+
+
+def test_biases_that_timm_would_leave_out_are_refused(tmp_path):
+    made = randomise(timm.create_model(DINO3))
+    torch.save(dinov3(made.state_dict(), 0.5), tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=f"{DINO3}_qkvb"):
+        load_backbone(f"file:{tmp_path}/mine.pth@{DINO3}")
+
+
+def test_registers_of_the_file_that_the_architecture_lacks(tmp_path):
+    made = randomise(timm.create_model(REG, img_size=112))
+    torch.save(dinov2(made.state_dict()), tmp_path / "mine.pth")
+    backbone = load_backbone(f"file:{tmp_path}/mine.pth@vit_small_patch14_dinov2")
+    assert backbone.layout.registers == 4 and backbone.layout.grid == (8, 8)
+    x = torch.randn(1, 3, 112, 112, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(capture(backbone, x, [Output()])["output"], made(x))
+
+
+# ---- Grids
+# --------------------------------------------------------------------------------------------------
+
+SIZES = {  # image size of the file and as it is given, and the grid; or what is said
+    "given": ((64, 256), (64, 256), (4, 16)),
+    "a square for want of a size": ((64, 256), None, (8, 8)),
+    "no square": ((64, 48), None, "12 patches"),
+    "no square, and another size": ((64, 48), (64, 64), "12 patches"),
+    "no square, given": ((64, 48), (64, 48), (4, 3)),
+    "as the architecture's": ((112, 448), (112, 448), "and .112, 448"),
+    "resampled": ((224, 224), (96, 64), (6, 4)),
+    "resampled from another size": ((64, 64), (96, 64), (6, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*image_size")
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_grid_is_read_as_it_is_given_and_said(tmp_path, kind):
+    size, given, grid = SIZES[kind]
+    made = randomise(timm.create_model(VIT, img_size=size))
+    torch.save(made.state_dict(), tmp_path / "mine.pth")
+    name = f"file:{tmp_path}/mine.pth@{VIT}"
+    if isinstance(grid, str):
+        with pytest.raises(ValueError, match=grid):
+            load_backbone(name, image_size=given)
+        return
+    backbone = load_backbone(name, image_size=given)
+    assert backbone.layout.grid == grid
+    if given and size != given:
+        made.set_input_size(img_size=given)
+    if given:
+        x = torch.randn(1, 3, *given, generator=torch.Generator().manual_seed(1))
+        got = capture(backbone, x, [Output()])["output"]
+        torch.testing.assert_close(got, made(x), rtol=1e-4, atol=1e-4)
