@@ -43,20 +43,18 @@ ANCHORS = (  # the patch embedding in the words of authors that timm converts
     "beit3.vision_embed.proj.weight",
 )
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-# Names under which training scripts keep averaged weights.
-AVERAGED = {"state_dict_ema", "model_ema", "ema_model", "ema", "ema_state_dict"}
+# Parts of names under which training scripts keep averaged weights; data2vec's _ema is a target.
+AVERAGED = r"\b(?!no_|non_|_)(\w+_)?(ema|swa)(_\w+)?\b"
 # Of what trains together, the part that its authors evaluate -> the others.
 EVALUATED = {
-    "teacher": {"student"},  # DINO, iBOT, DINOv2, DINOv3
-    "target_encoder": {"encoder", "context_encoder"},  # I-JEPA, MSN
-    "base_encoder": {"momentum_encoder"},  # MoCo v3
-    "state_dict": {"current_model_state"},  # Lightning, where it averages
+    r"\bteacher\b": r"\bstudent\b",  # DINO, iBOT, DINOv2, DINOv3
+    r"\btarget_encoder\b": r"\b(context_)?encoder\b",  # I-JEPA, MSN
+    r"\bbase_encoder\b": r"\bmomentum_encoder\b",  # MoCo v3
+    r"\bstate_dict\b": r"\bcurrent_model_state\b",  # Lightning, where it averages
 }
 # What training alone needs, such as MAE's decoder and MoCo's projection.
-UNUSED = re.compile(r"(decoder\w*|masked_embed|lm_head|head\.(?:\d+|mlp|last_layer)|fc)(?:\.|$)")
-ADAPTER = re.compile(
-    r"(^|\.)(base_layer|modules_to_save|(lora|ia3|hada|lokr|vera|oft|boft)_\w+)(\.|$)"
-)
+UNUSED = re.compile(r"(optim\w*|decoder\w*|masked_embed|lm_head|head\.(\d+|mlp|last_layer)|fc)\b")
+ADAPTER = re.compile(r"\b(base_layer|modules_to_save|(lora|ia3|hada|lokr|vera|b?oft)_\w+)\b")
 
 
 # ---- What timm saved
@@ -133,11 +131,11 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
             fits[where].source = ", without ".join(filter(None, [said, ", ".join(sorted(unused))]))
     if not fits:
         raise refused
-    # Of a few pairs and of averages it is known which one is meant.
-    words = {where: {*where.split(".")} for where in fits}
-    behind = {x for own in words.values() for word in own for x in EVALUATED.get(word, ())}
-    chosen = [where for where in fits if not words[where] & behind] or [*fits]
-    chosen = [where for where in chosen if words[where] & AVERAGED] or chosen
+    chosen = [*fits]
+    for meant, behind in EVALUATED.items():
+        if any(re.search(meant, where) for where in chosen):
+            chosen = [where for where in chosen if not re.search(behind, where)] or chosen
+    chosen = [where for where in chosen if re.search(AVERAGED, where)] or chosen
     if len(chosen) > 1:
         several = ", ".join(fits[where].source for where in chosen)
         raise ValueError(f"several sets of weights fit {arch}: {several}; save one of them alone")
@@ -194,14 +192,11 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     theirs, ours = state[anchor].shape, embed.proj.weight.shape
     if len(theirs) == 4 and theirs != ours or theirs.numel() != ours.numel():
         raise ValueError(f"{anchor} in '{name}' is {tuple(theirs)}, not {tuple(ours)}")
-    options: dict[str, Any] = {}
     if "storage_tokens" in state and getattr(sketch.blocks[0].attn, "q_bias", None) is None:
         biases = {key for key in state if key.endswith("attn.qkv.bias")}
         if any(state[key].any() for key in biases):  # timm would leave them out
             raise ValueError(f"the weights of '{name}' have biases of queries; try {arch}_qkvb")
         state = {key: value for key, value in state.items() if key not in biases}
-    if "register_tokens" in state and sketch.reg_token is None:
-        options = {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
     # What timm makes of it; it resamples no positions where the model has none.
     module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
     with loading(name):
@@ -216,7 +211,9 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
         if size != tuple(embed.img_size):
             overlay["input_size"] = (3, *size)  # where the file's positions stand
             framing = framing._replace(size=framing.size or size)
-    options |= {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+    options: dict[str, Any] = {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+    if "register_tokens" in state and sketch.reg_token is None:
+        options |= {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
     backbone = create(name, arch, True, framing, num_classes=classes, **options)
     # timm is never strict with SigLIPs, whose pooling may be left out.
     pooling = {key for key in words if key.startswith("attn_pool.")}

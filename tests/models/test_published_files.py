@@ -324,6 +324,8 @@ SAVED = {  # what is read, and the file around it
     "timm's train.py": ("state_dict_ema.", timm_script),
     "EVA's": ("model_ema.", two("model_ema", "model")),
     "ema-pytorch": ("ema_model.", flat("ema_model", "online_model", "step")),
+    "an average by another name": ("net_ema_state_dict.", two("net_ema_state_dict", "net_state")),
+    "weights beside an optimizer": ("the weights", lambda w: w | {"optimizer": ones("state")}),
     "AveragedModel": ("the weights", averaged_model),
     "Lightning that averages": ("state_dict.net.", lightning),
     "Lightning, compiled": ("state_dict.m.", lambda w: {"state_dict": prefixed("m._orig_mod.", w)}),
@@ -346,7 +348,9 @@ def test_of_a_training_scripts_file_the_part_that_is_evaluated_is_read(tmp_path,
     torch.save(write(made.state_dict()), tmp_path / "mine.pth")
     backbone = load_backbone(f"file:{tmp_path}/mine.pth@{VIT}")
     assert backbone.source.startswith(f"{source} in mine.pth")
-    assert ("without" in backbone.source) == (kind in ("MAE", "MoCo v3", "MSN"))
+    assert ("without" in backbone.source) == (
+        kind in ("MAE", "MoCo v3", "MSN", "weights beside an optimizer")
+    )
     state = backbone.model.state_dict()
     made.reset_classifier(len(state.get("head.weight", ())))
     for key, value in made.state_dict().items():
@@ -375,6 +379,9 @@ REFUSED = {
     "loralib": (lambda w: w | ones("blocks.0.attn.qkv.lora_A"), MERGE),
     "a head beside LoRA": (lambda w: renamed(w, ("^head", "head.modules_to_save.default")), MERGE),
     "BYOL": (towers("online_network", "target_network"), "online_network.*target_network"),
+    "self-distillation": (towers("teacher_net", "student_net"), "teacher_net.*student_net"),
+    "data2vec": (towers("encoder", "_ema"), "encoder.*_ema"),
+    "no average": (towers("no_ema", "other"), "no_ema.*other"),
     "CAE": (towers("encoder", "teacher"), "encoder.*teacher"),
     "distillation": (lambda w: {"model": w, "teacher": other(w)}, r"model\. in.*teacher\. in"),
     "letters of ema": (towers("image_encoder", "semantic_encoder"), "image.*semantic"),
