@@ -143,6 +143,7 @@ def from_transformers(
         model = make(
             img_size=config["image_size"],
             patch_size=config["patch_size"],
+            in_chans=config.get("num_channels", 3),
             embed_dim=width,
             depth=config["num_hidden_layers"],
             num_heads=config["num_attention_heads"],

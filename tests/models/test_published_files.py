@@ -429,7 +429,6 @@ def test_registers_of_the_file_that_the_architecture_lacks(tmp_path):
 
 SIZES = {  # image size of the file and as it is given, and the grid; or what is said
     "given": ((64, 256), (64, 256), (4, 16)),
-    "a square for want of a size": ((64, 256), None, (8, 8)),
     "no square": ((64, 48), None, "12 patches"),
     "no square, and another size": ((64, 48), (64, 64), "12 patches"),
     "no square, given": ((64, 48), (64, 48), (4, 3)),
@@ -439,7 +438,12 @@ SIZES = {  # image size of the file and as it is given, and the grid; or what is
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*image_size")
+def test_a_square_that_is_guessed_is_said(tmp_path):
+    torch.save(timm.create_model(VIT, img_size=(64, 256)).state_dict(), tmp_path / "mine.pth")
+    with pytest.warns(UserWarning, match="8 x 8 patches.*image_size"):
+        assert load_backbone(f"file:{tmp_path}/mine.pth@{VIT}").layout.grid == (8, 8)
+
+
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_grid_is_read_as_it_is_given_and_said(tmp_path, kind):
     size, given, grid = SIZES[kind]
@@ -452,9 +456,8 @@ def test_a_grid_is_read_as_it_is_given_and_said(tmp_path, kind):
         return
     backbone = load_backbone(name, image_size=given)
     assert backbone.layout.grid == grid
-    if given and size != given:
+    if size != given:
         made.set_input_size(img_size=given)
-    if given:
-        x = torch.randn(1, 3, *given, generator=torch.Generator().manual_seed(1))
-        got = capture(backbone, x, [Output()])["output"]
-        torch.testing.assert_close(got, made(x), rtol=1e-4, atol=1e-4)
+    x = torch.randn(1, 3, *given, generator=torch.Generator().manual_seed(1))
+    got = capture(backbone, x, [Output()])["output"]
+    torch.testing.assert_close(got, made(x), rtol=1e-4, atol=1e-4)

@@ -227,7 +227,7 @@ def test_sizes_that_a_configuration_leaves_out(kind):
         (
             {"num_channels": 1},
             {"vit.embeddings.patch_embeddings.projection.weight": GREY},
-            "1, 8, 8",
+            "1 channels",
         ),
         ({"num_hidden_layers": 3}, {}, "blocks.2"),
         ({}, {"x.embeddings.patch_embeddings.projection.weight": torch.ones(1)}, "2 vision towers"),
