@@ -21,7 +21,7 @@ from helpers.files import write_text
 from helpers.names import plural, stored_name
 from helpers.settings import check_choice
 
-PARAMETER = "of the notebooks that have it; lists as a,b or [[a, b], [c, d]]"
+PARAMETER = "of the notebooks that have it; lists as a,b or [[a, b], [c, d]], 'a,b' in quotes"
 RAY = "on a Ray cluster: at ADDRESS, or else in RAY_ADDRESS, or of this machine"
 NO_FINDING = "This is validation, not a finding."
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where a model has them

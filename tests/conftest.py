@@ -184,8 +184,8 @@ def unchecked_shapes():
 
 @pytest.fixture
 def project(tmp_path):
-    """A small project of one's own."""
-    return make_project(tmp_path / "project")
+    """A small project of one's own, in a folder that a pattern would not find."""
+    return make_project(tmp_path / "pro[j]ect")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from helpers.capture import cache
-from helpers.capture.inputs import batches_of, check_pixels
+from helpers.capture.inputs import batches_of, check_pixels, rows_of
 from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
 from helpers.models import Backbone, backbone_of
 
@@ -42,8 +42,8 @@ def capture(
     Where the variable REGISTERS_CACHE names a folder, it is kept there, and read again.
 
     Args:
-        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8, such as
-            `Images`; or pixels (image, 3, height, width) that are ready for this model.
+        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`, or
+            of rows with one; or pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             Where they do not fit into memory it is halved, with a warning.
@@ -62,6 +62,7 @@ def capture(
     rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
+    images = rows_of(images)
     plan = _plan(backbone, reducers, len(images))
     if isinstance(images, Tensor):
         check_pixels(backbone, images)

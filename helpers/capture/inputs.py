@@ -2,7 +2,9 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils import data
+from torchvision.datasets.folder import DatasetFolder, default_loader
 
 from helpers.images import Images, decode
+from helpers.images.tables import decode_row
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
@@ -28,15 +32,15 @@ def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
             f"pixels {tuple(pixels.shape)} of {pixels.dtype}; '{backbone.name}' takes floats "
             f"(image, *{wanted}), or PIL images, which it resizes and normalises"
         )
-    reach = max(-pixels.amin(), pixels.amax())  # `aminmax` copies what is not contiguous
-    if reach > MOST_PIXEL:
-        raise ValueError(
-            f"pixels reach {reach:.4g}; give them normalised as the model was trained, or PIL "
-            "images to normalise by itself"
-        )
+    low, high = pixels.amin(), pixels.amax()  # `aminmax` copies what is not contiguous
+    if 0 <= low < high - 0.5 and high <= 1 and max(backbone.normalisation[0]) > 0:
+        warnings.warn("pixels lie from 0 to 1, as if they were not normalised", stacklevel=2)
+    if max(-low, high) > MOST_PIXEL:
+        form = "normalised as the model was trained, or PIL images to normalise by itself"
+        raise ValueError(f"pixels reach {max(-low, high):.4g}; give them {form}")
 
 
-class PixelSet(Dataset):
+class PixelSet(data.Dataset):
     """The items of a list as pixels (3, height, width) that a model takes."""
 
     def __init__(self, backbone: Backbone, images: Any):
@@ -54,19 +58,24 @@ class PixelSet(Dataset):
 
 
 def picture(item: Any) -> Image.Image | Tensor:
-    """A picture, a path or an array (height, width[, 3]) of uint8 as upright RGB; pixels as they
-    are.
+    """What `decode` takes, or an array (height, width[, 3]), as upright RGB; pixels as they are. Of
+    a row of a data set the picture, by its name or as the first of (picture, label).
     """
-    if isinstance(item, np.ndarray) and item.dtype == np.uint8:
-        item = Image.fromarray(item)
-    if isinstance(item, Image.Image | str | os.PathLike):
-        return decode(item)
-    if not isinstance(item, Tensor):
-        raise ValueError(
-            f"an image is a {type(item).__name__}; give PIL images, paths, arrays (height, width, "
-            "3) of uint8, or normalised pixels"
-        )
-    return item
+    match item:
+        case {"image": one} | {"img": one} | {"pixel_values": one}:
+            return picture(one)
+        case [one, *others] if not any(getattr(x, "ndim", 0) == 3 for x in others):
+            return picture(one)
+        case {"bytes": _, "path": _}:
+            return decode_row(item)
+        case np.ndarray():
+            return decode(Image.fromarray(item))
+        case Image.Image() | str() | os.PathLike() | bytes():
+            return decode(item)
+        case Tensor():
+            return item
+    forms = "PIL images, paths, arrays (height, width, 3), normalised pixels, or rows with 'image'"
+    raise ValueError(f"an image is a {type(item).__name__}; give {forms}")
 
 
 def images_of(images: Any) -> Images:
@@ -76,11 +85,31 @@ def images_of(images: Any) -> Images:
     """
     if isinstance(images, Images):
         return images
-    ids = [str(index) for index in range(len(images))]
-    if all(isinstance(one, str | Path) for one in images):
-        names = [Path(one).name for one in images]
+    rows = rows_of(images)
+    ids = [str(index) for index in range(len(rows))]
+    if isinstance(rows, list | tuple) and all(isinstance(one, str | Path) for one in rows):
+        names = [Path(one).name for one in rows]
         ids = names if len({*names}) == len(names) else ids
-    return Images(type(images).__name__, ids, lambda index: picture(images[index]))
+    return Images(type(images).__name__, ids, lambda index: picture(rows[index]))
+
+
+def rows_of(images: Any) -> Any:
+    """What `picture` takes, by index: of a batch its column, of a DataLoader its data set."""
+    match images:
+        case {"image": rows} | {"img": rows} | {"pixel_values": rows}:
+            return rows
+        case data.DataLoader():
+            whole = images.collate_fn is data.default_collate and not images.drop_last
+            if not (whole and isinstance(images.batch_sampler.sampler, data.SequentialSampler)):
+                raise ValueError("the DataLoader draws, drops or collates: give its dataset")
+            return rows_of(images.dataset)
+        case data.Subset():
+            images = copy(images)
+            images.dataset = rows_of(images.dataset)
+        case DatasetFolder() if images.loader is default_loader:
+            images = copy(images)
+            images.loader = decode  # its own clips 16 bits
+    return images
 
 
 def batches_of(
@@ -100,7 +129,7 @@ def batches_of(
         workers = min(MOST_WORKERS, torch.get_num_threads(), batches) if pinned else 0
     # Forked, since hooks of a model cannot be sent to another process.
     how = "fork" if workers and sys.platform == "linux" else None
-    loader = DataLoader(
+    loader = data.DataLoader(
         PixelSet(backbone, images),
         batch_size,
         num_workers=workers,

@@ -57,10 +57,8 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
 def change(
     image: Image.Image | Float[Tensor, "3 height width"], kind: str, key: str
 ) -> Image.Image | Float[Tensor, "3 height width"]:
-    """`image` with its content taken away or moved; 'noise' is drawn from `key`.
-
-    Of pixels that are normalised already, 'constant' is the mean colour, since grey is not known.
-    Raises ValueError for another change of these than 'constant' and 'rolled'.
+    """`image` with its content taken away or moved; 'noise' is drawn from `key`. Normalised pixels
+    can be 'rolled' or 'constant', of their mean colour, since grey is not known.
     """
     if isinstance(image, Tensor):
         if kind == "rolled":

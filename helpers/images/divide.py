@@ -14,16 +14,15 @@ from helpers.images.sets import Images, check_classes
 def load_train_test(
     train: str, test: str, n_train: int, n: int, seed: int = 0, by: str | None = None
 ) -> tuple[Images, Images]:
-    """Load images to learn on and images to test on, with a label each and no picture in both.
+    """Load images to learn on and images to test on, with a label each and no picture in both,
+    which is one where all pixels are the same.
 
-    Two images are the same picture where all their pixels are, whatever their names and files.
     Where both names are the same, one choice of n_train + n images is divided: the first n_train
     are for training, and copies of a picture stay with the first of them.
 
     Args:
-        train, test: names as for `load_images`.
+        train, test, seed: as for `load_images`.
         n_train, n: numbers of training and test images.
-        seed: of the choice.
         by: a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
             in a seeded order, up to where the training images come nearest to n_train.
     """
@@ -49,10 +48,8 @@ def load_train_test(
 
 
 def load_segments(names: Sequence[str], counts: Sequence[int], seed: int = 0) -> tuple[Images, ...]:
-    """Load several sets of images whose pixels have classes; no two sets share a picture.
-
-    `names` as for `load_images`, with the number of images of each. Where a name comes more than
-    once, one choice of images is divided in the order of the names.
+    """Load several sets of images whose pixels have classes; no two sets share a picture. Where a
+    name comes more than once, one choice of images is divided in the order of the names.
     """
     if min(counts) < 1:
         raise ValueError(f"{min(counts)} images in one of the sets; take at least 1")
@@ -73,10 +70,7 @@ def load_segments(names: Sequence[str], counts: Sequence[int], seed: int = 0) ->
 
 
 def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " image"]:
-    """True for about the first `n` images, whole groups of the column `by` in a seeded order.
-
-    Neither side is empty.
-    """
+    """True for about the first `n` images, in whole groups of the column `by`; never for all."""
     first: dict[str, int] = {}  # of each picture
     copied = [first.setdefault(content, index) for index, content in enumerate(images.contents)]
     group = np.unique(copied, return_inverse=True)[1]

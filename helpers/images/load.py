@@ -3,7 +3,6 @@
 Every source but what is drawn is opened as a `datasets.Dataset`, whose rows tables.py reads.
 """
 
-import glob
 import heapq
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
+from PIL.ExifTags import Base
 
 from helpers.files import digest_of
 from helpers.images import tables
@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # takes seconds to import, and drawn images need it not
 SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
 LARGE = 100_000  # images in a split of the hub that is streamed where some of them are asked for
 PAIRED = {"images", "masks"}  # folders of images and their masks
+# How words in the names of masks (group 1) and of their pictures begin.
+WORD = re.compile("(mask|label|annot|ann$|seg|gt|groundtruth|truth|trimap|matte)|im|leftimg|rgb")
+FEW, TRIED = 64, 8  # colours of a mask, pairs that are looked at
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = (
     *map(recipe_name, DRAWN),
@@ -47,23 +50,17 @@ _PHOTOGRAPHS = (
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     """Load `n` images of the data set `name` (all where n is None).
 
-    They are those with the smallest sha256('SEED:ID'), in that order: the choice does not depend on
-    how the data set lists them, and a smaller one is the beginning of a larger one. Images that do
-    not decode are left out.
-
-    A table has ids in the first of `tables.ID_COLUMNS` that differs in every row (else by
-    `tables.ids_of`), labels in the column 'label' or the first of type `ClassLabel`, boxes in
-    'boxes', and the class of each pixel in the first of `tables.MASK_COLUMNS` that holds pictures.
-    Of a folder the ids are paths, and the labels are subfolders where all images lie in one. A
-    folder of images/ and masks/ has the mask of images/A/1.jpg in masks/A/1.png, and A is no label
-    but in the column 'sequence'. A mask has the size of its image, and one number a pixel.
+    They are those with the smallest sha256('SEED:ID'), whatever the order of the data set. A table
+    has ids in the first of `tables.ID_COLUMNS` that differs in every row (else by `tables.ids_of`),
+    labels in the column 'label' or the first of type `ClassLabel`, boxes in 'boxes', and the class
+    of each pixel in the first of `tables.MASK_COLUMNS` that holds pictures. Of a folder the ids are
+    paths, and the labels are subfolders where all images lie in one. A folder of images/ and masks/
+    has the mask of images/A/1.jpg in masks/A/1.png, and A in the column 'sequence'.
+    `Images.notes` say what is left out or may be meant otherwise.
 
     Args:
-        name: as on the page Models and data. Scenes, 'quiet' and 'broadcast' are drawn without end,
-            so they need n. 'hf:OWNER/NAME' takes validation, else test, else train.
-            'data:NAME/SPLIT' is NAME/SPLIT.parquet, or its shards such as NAME/SPLIT-1.parquet, in
-            the folder that the environment variable REGISTERS_DATA names.
-        n: number of images.
+        name: as on the page Models and data.
+        n: number of images; scenes, 'quiet' and 'broadcast' have no end, and need it.
         seed: of the choice; for what is drawn, of the drawing.
 
     Raises ValueError for n above the size of the set, for more than one image and more than 1 %
@@ -74,7 +71,13 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     if n is not None and n < 1:
         raise ValueError(f"n = {n} images of {name!r}: n must be at least 1")
     if name not in DRAWN:
-        return _choose(name, n, seed)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            images = _choose(name, n, seed)
+        for text, times in Counter(str(one.message) for one in said).items():
+            images.notes.append(f"{text} ({times} times)" if times > 1 else text)
+            warnings.warn(images.notes[-1], stacklevel=2)
+        return images
     if n is None:
         raise ValueError(f"{name!r} has no end; give the number of images n")
     return (_scenes if name in SCENES else _triggers)(name, n, seed)
@@ -146,7 +149,12 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
             contents[row], sizes[row] = tables.pixel_digest(picture), picture.size
         except Exception as error:  # of the kinds of Pillow's errors there is no end
             failures[ids[row]] = error
-    _tell_failures(name, failures, len(order))
+    if failures:
+        some = ", ".join(f"{id} ({error})" for id, error in list(failures.items())[:3])
+        message = f"{len(failures)} of {len(order)} images of {name!r} do not decode: {some}"
+        if not contents or len(failures) > max(1, len(order) / 100):
+            raise ValueError(f"{message}; repair or remove them")
+        tables.note(f"{message}; they are skipped")
 
     labels, class_names, label_column = tables.labels_of(dataset)
     order = list(contents)
@@ -159,6 +167,14 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
 
     for index in range(len(ids) if mask else 0):
         segments(index)  # a mask of another size would give wrong classes later
+    palettes = [x for one in masks or () if (x := tables.opened(one[mask]).getpalette())]
+    shortest = min(map(len, palettes), default=0)
+    if len({tuple(palette[:shortest]) for palette in palettes}) > 1:
+        raise ValueError(f"the palettes of masks of {name!r} differ; save class numbers without")
+    boxes = tables.boxes_of(chosen, name, ids, shapes)
+    exifs = (tables.opened(one[image]).getexif() for one in (files if mask or boxes else ()))
+    if turned := sum(exif.get(Base.Orientation, 1) != 1 for exif in exifs):
+        tables.note(f"{turned} pictures are turned by EXIF, and their boxes and masks are not")
     apart = [key for key, kind in chosen.features.items() if isinstance(kind, datasets.Image)]
     apart += [label_column, "boxes", mask]
     return Images(
@@ -167,24 +183,13 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
         read=lambda index: tables.decode_row(files[index][image]),
         labels=None if labels is None else labels[order],
         class_names=class_names,
-        boxes=tables.boxes_of(chosen, name, ids),
+        boxes=boxes,
         segments=Lazy(len(ids), segments) if mask else None,
         columns={key: chosen[key][:] for key in chosen.features if key not in apart},
         seed=seed,
         skipped=list(failures),
         contents=list(contents.values()),
     )
-
-
-def _tell_failures(name: str, failures: dict[str, Exception], n: int) -> None:
-    """Warn of images that do not decode; raise ValueError where they are too many."""
-    if not failures:
-        return
-    some = ", ".join(f"{id} ({error})" for id, error in list(failures.items())[:3])
-    message = f"{len(failures)} of {n} images of {name!r} do not decode: {some}"
-    if len(failures) == n or len(failures) > max(1, n / 100):
-        raise ValueError(f"{message}; repair or remove them")
-    warnings.warn(f"{message}; they are skipped", stacklevel=4)
 
 
 # ---- The table behind each name
@@ -201,7 +206,7 @@ def _opened(name: str, n: int | None, seed: int) -> "datasets.Dataset":
         case "hf":
             return _from_hub(rest, n, seed)
         case "folder":
-            return _from_folder(Path(rest).absolute())
+            return _from_folder(Path(rest).resolve())
         case _:
             return _from_parquet(_parquet_files(kind, rest), name)
 
@@ -210,18 +215,20 @@ def _from_folder(root: Path) -> "datasets.Dataset":
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {str(root)!r}")
     suffixes = Image.registered_extensions()
-    found, others = [], Counter()
-    for file in root.rglob("*"):
-        path = file.relative_to(root)
-        if any(part.startswith(".") for part in path.parts) or not file.is_file():
-            continue
-        if file.suffix.lower() in suffixes:
-            found.append(path)
-        else:
-            others[file.suffix.lower()] += 1
+    found, others, unread = [], Counter(), []
+    for folder, _, files in os.walk(root, onerror=unread.append, followlinks=True):
+        if unread or Path(folder).resolve() in Path(folder).parents:
+            raise ValueError(f"{folder} cannot be read, or leads to a folder around it")
+        for path in (Path(folder, file).relative_to(root) for file in files):
+            if any(part.startswith(".") for part in path.parts):
+                others["hidden"] += 1
+            elif path.suffix.lower() in suffixes:
+                found.append(path)
+            else:
+                others[f"{path.suffix.lower()!r}"] += 1
     if others:
-        counts = ", ".join(f"{count} {suffix!r}" for suffix, count in others.most_common(5))
-        warnings.warn(f"skipped in {str(root)!r}, not read by Pillow: {counts}", stacklevel=5)
+        counts = ", ".join(f"{count} {kind}" for kind, count in others.most_common())
+        tables.note(f"skipped in {str(root)!r}, hidden or not read by Pillow: {counts}")
     if not found:
         raise ValueError(f"there are no images in the folder {str(root)!r}")
     folders = {path.parts[0] for path in found}
@@ -230,7 +237,24 @@ def _from_folder(root: Path) -> "datasets.Dataset":
     if folders > PAIRED:
         more = ", ".join(sorted(folders - PAIRED))
         raise ValueError(f"{more} beside images/ and masks/ in {str(root)!r}; move it elsewhere")
+    _check_masks(root, sorted(found))
     return _from_files(root, sorted(found))
+
+
+def _check_masks(root: Path, found: list[Path]) -> None:
+    """Raise ValueError where a file is called like the mask of another, and looks so."""
+    pictures, masks = {}, {}
+    for path in found:
+        words = re.split(r"[-_. /]", str(path.with_suffix("")).lower())
+        is_mask = any(word and word[1] for word in map(WORD.match, words))
+        stem = [x for x in re.split(r"[-_. ]", path.stem.lower()) if not WORD.match(x)]
+        for key in "".join(stem), path.parent.parent:
+            (masks if is_mask else pictures)[key] = path
+    for key in [key for key in masks if key in pictures][:TRIED]:
+        image, drawn = (tables.decode(root / own[key]) for own in (pictures, masks))
+        if image.size == drawn.size and drawn.getcolors(FEW):
+            form = f"the mask of {pictures[key]} in {str(root)!r}; give images/ and masks/ alone"
+            raise ValueError(f"{masks[key]} looks like {form}")
 
 
 def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
@@ -239,6 +263,8 @@ def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
     for path in relative:
         folder, *parts = path.with_suffix("").parts
         (images if folder == "images" else masks)[tuple(parts)] = path
+    if len(images) + len(masks) < len(relative):
+        raise ValueError(f"two files of one name in images/ or in masks/ of {str(root)!r}")
     if odd := sorted(images.keys() ^ masks.keys()):
         path = "/".join(odd[0])
         raise ValueError(f"{path} in {str(root)!r} is not both in images/ and in masks/")
@@ -249,11 +275,15 @@ def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
 
 
 def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
-    """Images, with their folders as labels where all lie in one."""
-    columns = {}
-    if all(len(path.parts) > 1 for path in relative):
-        columns["label"] = [path.parts[0] for path in relative]
-    return _files(root, relative, columns)
+    """Images, with the folders in which they lie as labels."""
+    labels = [path.parts[0] for path in relative if len(path.parts) > 1]
+    if labels and len(labels) < len(relative):
+        tables.note(f"no labels: {len(relative) - len(labels)} images lie in no subfolder")
+        labels = []
+    folders = {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
+    if labels and (empty := sorted(folders.difference(labels))):
+        tables.note(f"no class, since there are no images in it: {', '.join(empty)}")
+    return _files(root, relative, {"label": labels} if labels else {})
 
 
 def _files(root: Path, images: list[Path], columns: dict[str, list[str]]) -> "datasets.Dataset":
@@ -270,10 +300,8 @@ def _files(root: Path, images: list[Path], columns: dict[str, list[str]]) -> "da
 
 def _parquet_files(kind: str, rest: str) -> list[Path]:
     """The files of 'parquet:PATH', or of 'data:NAME/SPLIT' in REGISTERS_DATA."""
-    if kind == "parquet":
-        path = Path(rest)
-        paths = path.glob("*.parquet") if path.is_dir() else [path]
-    else:
+    folder, split = Path(rest), ""
+    if kind == "data":
         if not (root := os.environ.get("REGISTERS_DATA")):
             instead = ON_THE_HUB.get(f"data:{rest}")
             raise FileNotFoundError(
@@ -281,14 +309,17 @@ def _parquet_files(kind: str, rest: str) -> list[Path]:
                 + (f", or use the nearest on the hub, {instead!r}" if instead else "")
             )
         name, split = rest.split("/")
-        paths = [
-            path
-            for path in Path(root, name).glob("*.parquet")
-            if path.stem == split or path.stem.startswith(f"{split}-")
-        ]
-    paths = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
+        folder = Path(root, name)
+    elif folder.is_file():
+        return [folder]
+    there = [path for path in folder.glob("*.parquet") if path.is_file() and path.name[0] != "."]
+    paths = sorted(path for path in there if not split or f"{path.stem}-".startswith(f"{split}-"))
     if not paths:
         raise FileNotFoundError(f"there are no Parquet files of '{kind}:{rest}'")
+    parts = {re.sub(r"(?<!of)-\d+(?=-of-|$)", "", path.stem) for path in paths}
+    wanted = [int(number) for number in re.findall(r"-of-(\d+)", " ".join(parts))]
+    if len(parts) > 1 or wanted not in ([], [len(paths)]):
+        tables.note(f"'{kind}:{rest}' is {', '.join(path.stem for path in paths)}")
     return paths
 
 
@@ -297,13 +328,14 @@ def _from_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     import datasets
     import pyarrow.parquet
 
-    files = [
-        glob.escape(str(path)) for path in paths if pyarrow.parquet.read_metadata(path).num_rows
-    ]
-    if not files:
+    full = [path.absolute() for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
+    if not full:
         raise ValueError(f"{name!r} has no images")
+    # The library would take these for patterns, variables, or chains of addresses.
+    if re.search(r"[][*?{}$~%]|::", "".join(map(str, full))):
+        return datasets.Dataset(pyarrow.parquet.read_table(full, partitioning=None))
     datasets.disable_progress_bars()  # which would stand in the outputs of notebooks
-    return datasets.load_dataset("parquet", data_files=files, split="train")
+    return datasets.load_dataset("parquet", data_files=[*map(str, full)], split="train")
 
 
 def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":

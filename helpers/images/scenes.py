@@ -103,11 +103,10 @@ def _region(rng: np.random.Generator, kind: str, value: float) -> np.ndarray:
 
 
 def _centres(rng: np.random.Generator) -> list[np.ndarray]:
-    """Centres (row, column) of the objects, the main one first.
+    """Centres (row, column) of the objects, the main one first, uniform in the picture.
 
-    It is uniform in the picture. Alone it would leave the borders emptier than the middle, so a
-    second one is uniform in a frame around the picture that has the picture's area. In half of the
-    scenes a third one lies anywhere in picture and frame.
+    Borders would be emptier than the middle, so a second one is uniform in a frame around it of the
+    same area. In half of the scenes a third one lies anywhere in picture and frame.
     """
     side = SIZE * np.sqrt(2)
     main, third = rng.uniform(0, SIZE, 2), rng.uniform(-side / 2, side / 2, 2) + SIZE / 2

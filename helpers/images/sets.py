@@ -32,11 +32,9 @@ TRUTH = ("boxes", "masks", "segments")  # where things are in a picture
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Images(Sequence[Image.Image | torch.Tensor]):
-    """A sequence of PIL RGB images with ground truth, in the same order everywhere.
+    """A sequence of PIL RGB images with ground truth, each read and decoded when it is asked for.
 
-    An image is read and decoded each time it is asked for. Of pixels that a model takes as they are
-    (`capture.images_of`) an item is a tensor (3, height, width). A slice is the Images of its
-    indices, as `select` gives them.
+    Of pixels that a model takes as they are (`capture.images_of`) an item is (3, height, width).
     """
 
     name: str  #: with '+KIND:SEVERITY' for each corruption and '+KIND' for each change
@@ -50,6 +48,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     columns: dict[str, list[Any]] = field(default_factory=dict)  #: the others of the data set
     seed: int = 0  #: of the choice of images; of scenes, of the drawing
     skipped: list[str] = field(default_factory=list)  #: ids of images that do not decode
+    notes: list[str] = field(default_factory=list)  #: of what was left out, or may be another
     contents: Sequence[str] | None = None  #: digests of the pixels as they were loaded
 
     def __len__(self) -> int:
@@ -76,7 +75,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return digest_of("\n".join([self.name, *loaded]), length=16)
 
     def describe(self) -> dict[str, Any]:
-        """Name, number, seed, digest, skipped ids and the nearest data set on the hub."""
+        """Name, number, seed, digest, skipped ids, the nearest data set on the hub, and notes."""
         return {
             "name": self.name,
             "n": len(self),
@@ -84,7 +83,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             "digest": self.digest,
             "skipped": list(self.skipped),
             "hub": ON_THE_HUB.get(self.name.partition("+")[0]),
-        }
+        } | ({"notes": self.notes} if self.notes else {})
 
     def corrupted(self, kind: str, severity: int) -> "Images":
         """The same images, each corrupted when it is read, by a kind of `changes.SEVERITIES`."""
@@ -99,9 +98,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return replace(self, name=f"{self.name}+{kind}:{severity}", read=read)
 
     def changed(self, kind: str) -> "Images":
-        """The same images with their content taken away or moved when they are read.
-
-        Boxes, masks and segments are left out, since they would say where things were.
+        """The same images with their content taken away or moved, and no truth of where it was.
 
         `kind`: 'constant' (the picture's mean grey), 'noise' (every pixel drawn on its own),
         'rolled' (by half of both sides), 'padded' (half as large, in a grey frame), 'flipped' (left
@@ -137,9 +134,8 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         )
 
     def __add__(self, other: "Images") -> "Images":
-        """The images of both, one set after the other, with the ground truth that both have.
-
-        Raises ValueError where only one has labels, or classes or seeds differ.
+        """The images of both, one set after the other, with the ground truth that both have;
+        ValueError where only one has labels, or classes or seeds differ.
         """
         both = f"{self.name!r} and {other.name!r}"
         if (self.labels is None) != (other.labels is None):
@@ -166,6 +162,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             },
             seed=self.seed,
             skipped=list(dict.fromkeys([*self.skipped, *other.skipped])),
+            notes=list(dict.fromkeys([*self.notes, *other.notes])),
             **optional,
         )
 
@@ -186,9 +183,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         return self.segments
 
     def segments_at(self, grid: tuple[int, int]) -> Int64[torch.Tensor, "image row column"]:
-        """The class at the middle of each cell of a `grid` (rows, columns) over the whole picture,
-        as a model sees that (`whole` of `load_backbone`).
-        """
+        """The class at the middle of each cell of a `grid` (rows, columns) of a `whole` picture."""
         rows = [torch.from_numpy(x.astype(np.float32)) for x in self.require_segments()]
         cells = [F.interpolate(x[None, None], grid, mode="nearest-exact")[0, 0] for x in rows]
         return torch.stack(cells).long()

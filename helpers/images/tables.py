@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from helpers.files import digest_of
 if TYPE_CHECKING:  # takes seconds to import, and drawn images need it not
     import datasets
 
+note = partial(warnings.warn, stacklevel=2)
 ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
 MASK_COLUMNS = ("mask", "annotation", "segmentation")
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
@@ -27,9 +30,13 @@ CORNERS = ("hf:detection-datasets/coco",)
 def image_column(features: "datasets.Features", name: str) -> str:
     """The column called 'image' or 'img', else the first one that holds pictures or file bytes."""
     columns = [key for key, kind in features.items() if _holds_files(kind)]
-    if not columns:
+    pictures = [key for key in columns if key not in MASK_COLUMNS]
+    if not pictures:
         raise ValueError(f"{name!r} has no column of images; its columns are {dict(features)}")
-    return next((key for key in ("image", "img") if key in columns), columns[0])
+    image = next((key for key in ("image", "img") if key in pictures), pictures[0])
+    if unread := {*columns} - {image, mask_column(features, image)}:
+        note(f"{image!r} is read, and not the pictures in {', '.join(sorted(unread))}")
+    return image
 
 
 def mask_column(features: "datasets.Features", image: str) -> str | None:
@@ -48,8 +55,8 @@ def _holds_files(kind: Any) -> bool:
 
 
 def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
-    """A name for each row that survives reordering: of the first column of `ID_COLUMNS`, else the
-    file's own name, where these differ in every row; else from the SHA-1 of the bytes.
+    """A name for each row: of the first column of `ID_COLUMNS`, else the name of the file, where
+    these differ in every row; else from the SHA-1 of the bytes.
     """
     import pyarrow.compute
 
@@ -78,9 +85,7 @@ def id_of(row: dict[str, Any], image: str) -> str:
 
 
 def _whole(values: Sequence[Any]) -> list[Any]:
-    """Values with NaN as None, and whole numbers as such that were stored as floats, as pandas does
-    where one of them is missing.
-    """
+    """Values with NaN as None, and whole numbers as such that pandas stored as floats."""
     values = [None if value != value else value for value in values]
     return [int(x) if isinstance(x, float) and x.is_integer() else x for x in values]
 
@@ -89,8 +94,7 @@ def labels_of(
     dataset: "datasets.Dataset",
 ) -> tuple[np.ndarray | None, list[str] | None, str | None]:
     """Labels of all rows, class names, and the column they come from; None for what is not there.
-
-    Raises ValueError for a label below -1 or beyond the class names.
+    ValueError for a label below -1 or beyond the class names.
     """
     import datasets
 
@@ -107,6 +111,8 @@ def labels_of(
         names = list(kinds[column].names)
     elif any(isinstance(value, str) for value in values):
         names = sorted(set(values) - {None})
+        if all(map(str.isdecimal, names)) and names != sorted(names, key=int):
+            note(f"the numbers in {column!r} are names, and {names[2]!r} is label 2")
         values = [None if value is None else names.index(value) for value in values]
     elif "name" in kinds:
         pairs = set(zip(values, map(str, dataset["name"][:]), strict=True))
@@ -123,10 +129,10 @@ def labels_of(
 
 
 def boxes_of(
-    dataset: "datasets.Dataset", name: str, ids: Sequence[str]
+    dataset: "datasets.Dataset", name: str, ids: Sequence[str], sizes: Sequence[tuple[int, int]]
 ) -> list[Float32[np.ndarray, "object 4"]] | None:
     """The boxes of each row, from the column 'boxes', or 'bbox' of the column 'objects' in one of
-    `CORNERS`; None where there is neither. Raises ValueError where a box is none.
+    `CORNERS`; None where there is neither. Raises ValueError where they are none in these `sizes`.
     """
     if "boxes" in dataset.features:
         rows = dataset["boxes"][:]
@@ -138,15 +144,27 @@ def boxes_of(
         ]
     else:
         return None
-    return [_boxes(corners, id) for corners, id in zip(rows, ids, strict=True)]
+    boxes = [_boxes(*one) for one in zip(rows, ids, sizes, strict=True)]
+    if any(map(len, boxes)) and (most := max(own.max(initial=0) for own in boxes)) <= 1:
+        raise ValueError(f"the boxes of {name!r} reach {most:g} at most; give them in pixels")
+    return boxes
 
 
-def _boxes(corners: list | None, id: str) -> Float32[np.ndarray, "object 4"]:
+def _boxes(corners: list | None, id: str, size: tuple[int, int]) -> Float32[np.ndarray, "object 4"]:
+    boxes = []
     for box in corners or ():
-        ordered = len(box) == 4 and box[0] <= box[2] and box[1] <= box[3]
-        if not (ordered and np.isfinite(box).all()):
-            raise ValueError(f"{box} is no box of {id!r}; give [xmin, ymin, xmax, ymax] in pixels")
-    return np.array(corners or np.empty((0, 4)), dtype=np.float32)
+        if len(box) == 4 and (box[0] == box[2] or box[1] == box[3]):
+            note("a box without an area is left out")
+            continue
+        ordered = len(box) == 4 and box[0] < box[2] and box[1] < box[3]
+        inside = ordered and box[0] < size[0] and box[1] < size[1] and min(box[2:]) > 0
+        if not (inside and np.isfinite(box).all()):
+            form = f"[xmin, ymin, xmax, ymax] in pixels of the upright {size[0]} x {size[1]}"
+            raise ValueError(f"{box} is no box of {id!r}; give {form}")
+        if min(box) < -1 or (np.subtract(box[2:], size) > 1).any():
+            note("a box reaches beyond its picture")
+        boxes.append(box)
+    return np.array(boxes or np.empty((0, 4)), dtype=np.float32)
 
 
 # ---- Pictures
@@ -155,21 +173,29 @@ def _boxes(corners: list | None, id: str) -> Float32[np.ndarray, "object 4"]:
 def decode(source: Image.Image | str | os.PathLike | bytes) -> Image.Image:
     """A picture, a path or the bytes of a file as upright 8-bit RGB.
 
-    EXIF orientation is applied, 16 bits are scaled to 8, alpha is dropped.
-    Raises ValueError for 32 bits a pixel, since nobody says which of these numbers is white.
+    EXIF orientation is applied, 16 bits are scaled to 8, with a note where they are not filled;
+    alpha is dropped, and of several pictures the first is taken, with a note. ValueError for 32
+    bits a pixel, since nobody says which of these numbers is white.
     """
     if not isinstance(source, Image.Image):
         with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as opened:
             return decode(opened)
+    if getattr(source, "is_animated", False) and source.format != "MPO" and not source.tell():
+        note("of a file of several pictures the first is taken")
+    sixteen = ";16" in str(getattr(source, "tile", ""))  # of colours, which Pillow scales itself
     image = ImageOps.exif_transpose(source)
     deep = image.mode == "I" and source.format in ("PPM", "PNG")  # Pillow would clip at 255
-    if deep or image.mode.startswith("I;16"):
+    if deep := deep or image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError("it has 32 bits a pixel; save it with 8 or 16 bits")
+        raise ValueError("its numbers have 32 bits or a sign; save it with 8 or 16 bits")
     if image.mode == "P":  # a palette's transparency is understood by RGBA only
         image = image.convert("RGBA")
-    return image.convert("RGB")
+    image = image.convert("RGB")
+    bits = 8 + max(high for _, high in image.getextrema()).bit_length()
+    if bits < 15 and (deep or sixteen):
+        note(f"nearly black: 16 bits that hold no number above {2**bits - 1} of 65535")
+    return image
 
 
 def decode_row(file: dict[str, Any] | None) -> Image.Image:
@@ -180,20 +206,25 @@ def decode_row(file: dict[str, Any] | None) -> Image.Image:
 def decode_segments(
     file: dict[str, Any] | None, id: str, size: tuple[int, int]
 ) -> Int32[np.ndarray, "row column"]:
-    """The class of each pixel, from a picture of one number a pixel; of a palette it is the index.
-
-    Raises ValueError for colours, and for another `size` (width, height) than that of the upright
-    image.
+    """The class of each pixel: its one number, or the index in a palette. ValueError for colours,
+    JPEG, several pictures, and another `size` (width, height) than that of the upright image.
     """
-    with Image.open(BytesIO(_content(file))) as opened:
-        classes, mode = np.asarray(opened), opened.mode
-    if classes.ndim != 2 or mode == "F":
-        raise ValueError(f"the mask of {id!r} has colours or fractions ({mode}), not class numbers")
+    image = opened(file)
+    classes = np.asarray(ImageOps.exif_transpose(image))
+    lossy = image.format in ("JPEG", "MPO") or getattr(image, "is_animated", False)
+    if classes.ndim != 2 or image.mode == "F" or lossy:
+        kind = f"{image.format}, {image.mode}"
+        raise ValueError(f"the mask of {id!r} holds not one class number a pixel ({kind})")
     if classes.shape[::-1] != size:
         raise ValueError(
             f"the mask of {id!r} is {classes.shape[::-1]}, and its image {size} pixels"
         )
     return classes.astype(np.int32)
+
+
+def opened(file: dict[str, Any] | None) -> Image.Image:
+    """The picture of a row as its file has it."""
+    return Image.open(BytesIO(_content(file)))
 
 
 def pixel_digest(image: Image.Image) -> str:

@@ -25,17 +25,11 @@ TrueBoxes = Sequence[Float[Array, "_ 4"]]  # of each image's objects
 
 
 class LostMaps(NamedTuple):
-    """What LOST sees in one picture.
+    """What LOST sees in one picture."""
 
-    Attributes:
-        degree: how many other patches each patch is similar to.
-        seed: (row, column) of the patch with the lowest degree.
-        mask: the object: the patches that the box encloses.
-    """
-
-    degree: Int[Tensor, "row column"]
-    seed: tuple[int, int]
-    mask: Bool[Tensor, "row column"]
+    degree: Int[Tensor, "row column"]  #: how many other patches each patch is similar to
+    seed: tuple[int, int]  #: row and column of the patch with the lowest degree
+    mask: Bool[Tensor, "row column"]  #: the object: the patches that the box encloses
 
 
 def lost_maps(
@@ -56,8 +50,7 @@ def lost_maps(
         bias: added to every similarity, in units of their mean magnitude in this picture. 0 in the
             paper; Darcet et al. added one to the Gram matrix, and did not publish it.
 
-    Raises:
-        ValueError: `k` below 1 or above the number of patches, or features that are not finite.
+    Raises ValueError for `k` that does not fit the patches, and features that are not finite.
     """
     return next(_all_lost_maps(features, (k,), (bias,)))
 
@@ -94,10 +87,7 @@ def _all_lost_maps(
 
 
 def lost_boxes_within(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
-    """One box an image around the mask of `lost_maps`, at patch edges.
-
-    `k` is all patches of a grid that has fewer.
-    """
+    """One box an image around the mask of `lost_maps`, at patch edges; `k` is at most all."""
     return lost_box_sweep(features, (bias,), (k,))[:, 0, 0]
 
 
@@ -126,14 +116,7 @@ def lost_boxes_of_share(features: Features, share: float) -> OneBox:
 def corloc(found: Float[Array, "image *set 4"], truth: TrueBoxes) -> Bool[Array, "image *set"]:
     """Whether each image's box is right: its IoU with any of the objects is at least a half.
 
-    The mean is CorLoc.
-
-    Args:
-        found: one or several boxes an image, such as one a block.
-        truth: per image the boxes of its objects (objects, 4).
-
-    Raises:
-        ValueError: another number of images, an image without an object, or boxes in pixels.
+    The mean is CorLoc. Raises ValueError for an image without an object, and for boxes in pixels.
     """
     for index, boxes in enumerate(truth):
         if len(boxes) == 0 or boxes.max() > 1:
@@ -162,8 +145,7 @@ def corloc_under(
     truth: TrueBoxes | None,
     ends: Mapping[str, str],
 ) -> Estimates:
-    """CorLoc in per cent of several kinds of boxes under several conditions (condition -> kind).
-
+    """CorLoc in per cent of several kinds of boxes under several conditions (condition -> kind):
     corloc_whole, of a box around the whole picture; of each kind KIND and the end of each
     condition's names; under "moved" also KIND_change, its paired difference from "plain" in points,
     and KIND_p, McNemar's p-value. Nothing where no true boxes are known.
@@ -187,11 +169,8 @@ def whole_box_hits(truth: TrueBoxes | None, images: int) -> PerImage:
 
 
 def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | None) -> PerImage:
-    """The share of a map that lies on patches whose middle is in a true box.
-
-    Args:
-        maps: one number a patch, none negative, of the whole picture, such as [CLS]'s attention.
-        truth: as in `corloc`; None, where none are known, and an image without a box give nan.
+    """The share of a map (one number a patch, none negative, of the whole picture) that lies on
+    patches whose middle is in a true box; nan for an image without one.
     """
     if truth is None:
         return torch.full((len(maps),), torch.nan)
@@ -207,11 +186,8 @@ def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | N
 
 
 def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: Grid) -> PatchMask:
-    """Which patches of each image lie on an object by half of their area, row-major.
-
-    Args:
-        masks: per image (objects, height, width), over the whole picture.
-        grid: (rows, columns) of patches.
+    """Which patches of each image lie on an object by half of their area, row-major, from masks
+    (objects, height, width) of the whole picture.
     """
     seen = (torch.from_numpy(to_numpy(mask).any(axis=0)).float() for mask in masks)
     return torch.stack([F.adaptive_avg_pool2d(mask[None], grid).flatten() >= 0.5 for mask in seen])

@@ -1,10 +1,12 @@
 """Segmentation by what patch tokens hold: linear probes, nearest patches, and how right they are.
 
 A probe is a 1 x 1 convolution on the grid of tokens whose logits are resized bilinearly. Classes
-count from 0, and what is not below their number is void.
+count from 0. Void is one number that is not below theirs, and 255.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +30,7 @@ Counts = Num[np.ndarray, "image 3 class"]
 COUNTED = ("right", "named", "true")
 """The pixels of an image that are counted for each class: named rightly, named so, and truly so."""
 TEMPERATURE = 0.07  # of the votes of nearest patches (Wu et al. 2018; Caron et al. 2021)
+VOID = {255, -1}  # as many data sets have it; beside them one other number may be void
 CHUNK = 4096  # patches whose similarities are held at a time
 
 
@@ -41,9 +44,8 @@ def fit_segmenter(
     *,
     device: Any = None,
 ) -> tuple[Probe, float]:
-    """The linear probe of the class at points of pictures, and its penalty (`fit_tuned`).
-
-    `points` are the classes at the middles of the cells of any grid (`Images.segments_at`).
+    """The linear probe of the class at points of pictures, and its penalty (`fit_tuned`), from the
+    classes at the middles of the cells of any grid (`Images.segments_at`).
     """
     pairs = ((tokens, points), (held_out, held_out_points))
     (x, y), (other, true) = (_at_points(*pair, classes) for pair in pairs)
@@ -70,14 +72,8 @@ def nearest_maps(
     The mean over the training patches is taken away first. A vote weighs exp(cosine / 0.07), as in
     the k-NN classifier of Wu et al. (2018) and of DINO.
 
-    Args:
-        tokens: patch tokens.
-        learnt: those of the training images.
-        points: the class at the middle of each of these patches. Those that are void are left out.
-        classes: their number.
-        k: neighbours.
-        most: training patches, drawn at random where there are more.
-        seed: of the draw.
+    `points` are the classes at the middles of the patches `learnt`, of which `most` that are not
+    void are drawn by `seed`.
     """
     flat, labels = _at_points(learnt, points, classes)
     chosen = np.random.default_rng(seed).permutation(len(flat))[:most]
@@ -93,17 +89,14 @@ def nearest_maps(
 def pixel_counts(
     maps: Maps, segments: Segments, where: Bool[Tensor, "image row column"] | None = None
 ) -> Int[np.ndarray, "image area 3 class"]:
-    """How many pixels of each class are named rightly, named so, and truly so, in each image.
+    """How many pixels of each class are named rightly, named so, and truly so, in each image: in
+    the whole picture and, where given, in the patches `where`.
 
-    Args:
-        maps: a number for each class, on any grid over the whole picture; resized bilinearly.
-        segments: the class of each pixel; void ones are left out.
-        where: patches, on any grid.
-
-    Returns:
-        The counts of two areas: of the whole picture and, where given, of these patches.
+    `maps` have a number for each class, on any grid over the whole picture, resized bilinearly.
+    Raises ValueError where numbers of `segments` are no classes; warns of those left out as void.
     """
     classes, counts = maps.shape[1], []
+    _check_numbers(segments, classes)
     for index, (own, true) in enumerate(zip(maps.cpu().float(), segments, strict=True)):
         true = torch.from_numpy(to_numpy(true).astype(np.int64))
         named = F.interpolate(own[None], true.shape, mode="bilinear")[0].max(0).indices
@@ -116,9 +109,8 @@ def pixel_counts(
 
 
 def mean_iou(counts: Counts) -> float:
-    """The mean over classes of intersection over union, in %, from the pixels of all images.
-
-    Of the classes that are true of any of their pixels; nan where there is none.
+    """The mean of intersection over union, in %, from the pixels of all images, over the classes
+    that are true of any of them; nan where there is none.
     """
     right, named, true = counts.sum(0)
     if not true.any():
@@ -138,9 +130,8 @@ def right_gain(pixels: Num[np.ndarray, "image 3"]) -> float:
 
 
 def segmented(counts: Counts, groups: Sequence[str] | None = None, seed: int = 0) -> Estimates:
-    """The mean IoU in %, "miou", and the share of right pixels, "pixels", of `pixel_counts`.
-
-    `groups` of the images, such as drives, are drawn first; see `bootstrap`.
+    """The mean IoU in %, "miou", and the share of right pixels, "pixels", of `pixel_counts`, where
+    `groups` of the images, such as drives, are drawn first (`bootstrap`).
     """
     seen = counts[:, 2].sum(1)
     drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
@@ -167,12 +158,11 @@ def segmentation_estimates(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Estimates:
-    """How well a model segments in its states, and what it gains over the first of them.
+    """How well a model segments in its states, by the endings of names, and gains over the first:
+    `miou_NAME`, `pixels_NAME`, and `knn_miou_NAME` by nearest patches, each with the ending of the
+    state, which stands before NAME in `gain_NAME` and `right_gain_NAME`; then "_places".
 
-    `states` are by the ending of a name, and have "probe", "places" (of the probe, at some patches)
-    and "nearest" counts of the same images. `miou_NAME` and `pixels_NAME`, `knn_miou_NAME` by
-    nearest patches, each with the ending of the state; `gain_NAME` and `right_gain_NAME`, with the
-    ending of the state before NAME. At the places "_places" follows.
+    A state has "probe", "places" (of the probe, at some patches) and "nearest" counts.
     """
     estimates: Estimates = {}
     first = next(iter(states.values()))
@@ -185,6 +175,22 @@ def segmentation_estimates(
                 estimates |= {f"{x}{state}_{name}{end}": e for x, e in found.items()}
         estimates[f"knn_miou_{name}{state}"] = segmented(own["nearest"], groups, seed)["miou"]
     return estimates
+
+
+def _check_numbers(segments: Iterable, classes: int) -> None:
+    """Raise ValueError where numbers of pixels cannot be `classes` from 0; warn of void ones."""
+    pixels = Counter[int]()
+    for own in segments:
+        values, counts = np.unique(own, return_counts=True)
+        pixels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    void = sorted(x for x in pixels if not 0 <= x < classes)
+    if len({*void} - VOID) > 1 or (void and len(pixels) - len(void) < 2):
+        form = f"{classes} classes from 0, {sorted(VOID)} and one other number as void"
+        raise ValueError(f"the numbers in masks are not {form}: {sorted(pixels)[-20:]}")
+    if void:
+        share = sum(pixels[x] for x in void) / pixels.total()
+        none = "" if 0 in pixels else "; none is of class 0"
+        warnings.warn(f"{share:.1%} of the pixels are void, {void}{none}", stacklevel=3)
 
 
 def _counted(
@@ -213,6 +219,7 @@ def _at_points(
     tokens: TokenGrid, points: Points, classes: int
 ) -> tuple[Float[Tensor, "item width"], Int[Tensor, " item"]]:
     """The tokens resized to the points that are not void, and their classes."""
+    _check_numbers(points.cpu(), classes)
     size = points.shape[1:]
     parts = (
         F.interpolate(part.movedim(-1, 1), size, mode="bilinear").movedim(1, -1)

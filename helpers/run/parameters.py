@@ -35,16 +35,18 @@ def check_run(name: str) -> None:
 def parse(text: str, default: object) -> object:
     """The command line's `text` in the type of the parameter's default, where it is one.
 
-    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a,
-    b], [c, d]]`.
+    A list is given as `a,b` or `[a, b]`, and in it a text with a comma, or an empty one, in quotes;
+    lists in a list as `[[a, b], [c, d]]`.
 
     >>> parse("a, b", ["x"]), parse("20", 5), parse("true", False)
     (['a', 'b'], 20, True)
     """
     if isinstance(default, list) and not text.startswith("[["):
-        items = [item.strip() for item in text.strip("[] ").split(",")]
-        kind = default[0] if default else ""
-        return [parse(item.strip(" '\""), kind) for item in items if item]
+        text, kind = text.strip(), default[0] if default else ""
+        if (inner := re.fullmatch(r"\[(.*)\]", text)) and not re.match(r"[^\[]*\].*\[", inner[1]):
+            text = inner[1]
+        items = re.findall(r"""(?:'([^']*)'|"([^"]*)"|([^,\s][^,]*))\s*(?:,|$)""", text)
+        return [parse("".join(item).rstrip(), kind) for item in items]
     try:
         if isinstance(default, int | float | str) and not isinstance(default, bool):
             return type(default)(text)
@@ -157,9 +159,7 @@ def whole(
     project: Project, run: str, given: Mapping[str, str] | None = None, profile: str | None = None
 ) -> list[str]:
     """The claims of a run: those with the profile that is named, or else with one of the run's name
-    or a result in it; on the controls, and in a new run with parameters `given`, all.
-
-    Raises ValueError where there are none.
+    or a result in it; on the controls, and in a new run with parameters `given`, all. Never none.
     """
     claims = [project.registry[id] for id in project.with_notebook()]
     profiles = sorted({name for claim in claims for name in claim.profiles})

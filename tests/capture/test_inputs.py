@@ -55,7 +55,7 @@ def test_pictures_paths_arrays_and_pixels_are_the_same_images(backbone, pictures
     [
         ([], "no images"),
         ([7], "int"),
-        ([np.zeros((9, 9))], "ndarray"),
+        ([np.zeros((9, 9))], "32 bits"),
         (torch.zeros(3, 64, 64), r"\(3, 64, 64\)"),
         (torch.zeros(2, 3, 60, 60), "60"),
         ([torch.zeros(3, 9, 9)], "9, 9"),

@@ -37,7 +37,8 @@ def table(rows, **columns):
 
 def write(path, dataset):
     path.parent.mkdir(parents=True, exist_ok=True)
-    dataset.to_parquet(path)
+    with path.open("wb") as file:  # the library takes some paths for addresses
+        dataset.to_parquet(file)
     return f"parquet:{path}"
 
 

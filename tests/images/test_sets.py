@@ -156,7 +156,7 @@ def test_joined_sets_stand_one_after_the_other(tmp_path):
 
 
 def test_ground_truth_that_only_one_has_is_dropped(tmp_path):
-    first = numbered(tmp_path, "a.parquet", [1], boxes=[[[0.0, 0.0, 1.0, 1.0]]])
+    first = numbered(tmp_path, "a.parquet", [1], boxes=[[[0.0, 0.0, 2.0, 1.0]]])
     both = first + numbered(tmp_path, "b.parquet", [2])
     assert both.boxes is None and both.masks is None and both.labels is None
     named, unnamed = (

@@ -38,13 +38,36 @@ def test_folder(tmp_path, monkeypatch):
     assert load_images(f"folder:{tmp_path}/cat/more").labels is None
 
 
-@pytest.mark.parametrize("folder", ["a[1]b", "what?", "star*"])
+PATHS = ("a[1]b", "[!a]1b", "what?", "star*", "**", "a::b", "zip::x", "x,y", "{a,b}", "~", "~x")
+PATHS += (
+    "label=3",
+    "ha#sh",
+    "per%20cent",
+    "s3:x",
+    "a b ",
+    "ümläut-数据",
+    "$HOME",
+    "-n",
+    "a\\b",
+    "'",
+)
+
+
+@pytest.mark.parametrize("folder", PATHS)
 def test_a_path_is_no_pattern(tmp_path, monkeypatch, folder):
-    name = write(tmp_path / folder / "val.parquet", table(range(3)))
+    name = write(tmp_path / folder / "val.parquet", table(range(3), species=["b", "a", "b"]))
     (tmp_path / folder / "._val.parquet").write_bytes(b"hidden")
     write(tmp_path / "a1b" / "val.parquet", table([9]))
+    picture(5).save(tmp_path / folder / "5.png")
     monkeypatch.setenv("REGISTERS_DATA", str(tmp_path))
     for form in (name, f"parquet:{tmp_path}/{folder}", f"data:{folder}/val"):
+        images = load_images(form)
+        assert sorted(values(images)) == [0, 1, 2] and images.columns.keys() == {"species"}
+    with pytest.warns(UserWarning, match="1 hidden"):
+        assert values(load_images(f"folder:{tmp_path}/{folder}")) == [5]
+    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.setenv("REGISTERS_DATA", str(tmp_path / folder / ".."))
+    for form in ("parquet:val.parquet", "parquet:.", f"data:{folder}/val"):
         assert sorted(values(load_images(form))) == [0, 1, 2]
 
 

@@ -91,9 +91,10 @@ def test_boxes_of_objects_are_read_where_they_are_corners(as_list):
             for row in objects
         ]
     dataset = datasets.Dataset.from_dict({"objects": objects})
-    boxes = tables.boxes_of(dataset, "hf:detection-datasets/coco/val", ["a", "b"])
+    rows = ["a", "b"], [(12, 8)] * 2
+    boxes = tables.boxes_of(dataset, "hf:detection-datasets/coco/val", *rows)
     assert [x.tolist() for x in boxes] == [[[1, 2, 3, 4]], []] and boxes[1].shape == (0, 4)
-    assert tables.boxes_of(dataset, "hf:owner/name/val", ["a", "b"]) is None
+    assert tables.boxes_of(dataset, "hf:owner/name/val", *rows) is None
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,18 @@ SEARCH = "tt1-register-neurons"
         ("[[a, b, ''], [hf:c/d, e, f]]", [["x", "y", ""]], [["a", "b", ""], ["hf:c/d", "e", "f"]]),
         ("[[a, b, '']]", [], [["a", "b", ""]]),
         ("3", None, 3),
+        ("'/a,b/x.pth@vit',c", ["x"], ["/a,b/x.pth@vit", "c"]),
+        ('[c, "/a, b"]', ["x"], ["c", "/a, b"]),
+        ("folder:/a[1]/[x]", ["x"], ["folder:/a[1]/[x]"]),
+        ("[folder:/a[1], [x]]", ["x"], ["folder:/a[1]", "[x]"]),
+        ("[a]/b,[c]", ["x"], ["[a]/b", "[c]"]),
+        ("[a]/b", ["x"], ["[a]/b"]),
+        ("/Anna's/x, /its'", ["x"], ["/Anna's/x", "/its'"]),
+        ("a, ,b,", ["x"], ["a", "b"]),
+        ("[]", ["x"], []),
+        ("/a,b/[x]", "text", "/a,b/[x]"),
+        ("[['/a,b', '[c]', '']]", [["x", "y", ""]], [["/a,b", "[c]", ""]]),
+        ("/x y=1/m.pth layer=-1", ["x"], ["/x y=1/m.pth layer=-1"]),
     ],
 )
 def test_parse(text, default, value):
