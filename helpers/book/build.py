@@ -51,10 +51,15 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
     place = place or root / "_build"
     source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
+    # Jupyter Book looks for pages that are not listed by a pattern, which fails below a folder [x].
+    listed = set(re.findall(r"(?:file|root): (\S+)", (source / "_toc.yml").read_text("utf-8")))
+    pages = (x.relative_to(source) for x in source.rglob("*") if x.suffix in (".md", ".ipynb"))
+    others = [x.as_posix() for x in pages if x.with_suffix("").as_posix() not in listed]
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
-    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new)
+    left_out = ("-D", f"exclude_patterns={','.join(others)}")
+    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), *left_out, "-d", doctrees)
     with log.open("w", encoding="utf-8") as stream:
-        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), sphinx):
+        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), (*sphinx, source, new)):
             command = (sys.executable, *command)
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
