@@ -21,8 +21,7 @@ def load_train_test(
     are for training, and copies of a picture stay with the first of them.
 
     Args:
-        train, test, seed: as for `load_images`.
-        n_train, n: numbers of training and test images.
+        train, test, n_train, n, seed: as for `load_images`.
         by: a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
             in a seeded order, up to where the training images come nearest to n_train.
     """

@@ -58,10 +58,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     has the mask of images/A/1.jpg in masks/A/1.png, and A in the column 'sequence'.
     `Images.notes` say what is left out or may be meant otherwise.
 
-    Args:
-        name: as on the page Models and data.
-        n: number of images; scenes, 'quiet' and 'broadcast' have no end, and need it.
-        seed: of the choice; for what is drawn, of the drawing.
+    Names are as on the page Models and data; scenes, 'quiet' and 'broadcast' have no end, and need
+    n. `seed` is of the choice; for what is drawn, of the drawing.
 
     Raises ValueError for n above the size of the set, for more than one image and more than 1 %
     that do not decode, and for boxes, labels or masks that are none.

@@ -233,10 +233,7 @@ def pixel_digest(image: Image.Image) -> str:
 
 
 def _content(file: dict[str, Any] | None) -> bytes:
-    """The content of an image file as a data set gives it: bytes, an absolute path, or nothing.
-
-    A relative path would be another file in another folder.
-    """
+    """The bytes of an image file of a data set; none of a relative path, which may be another."""
     if file is None or (file["bytes"] is None and not os.path.isabs(file["path"] or "")):
         return b""
     return Path(file["path"]).read_bytes() if file["bytes"] is None else file["bytes"]

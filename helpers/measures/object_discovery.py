@@ -45,7 +45,6 @@ def lost_maps(
     seed. Where a negative bias leaves nothing similar to the seed, the mask is the seed alone.
 
     Args:
-        features: keys, queries, values or tokens of the patches.
         k: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
         bias: added to every similarity, in units of their mean magnitude in this picture. 0 in the
             paper; Darcet et al. added one to the Gram matrix, and did not publish it.
