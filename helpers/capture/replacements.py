@@ -183,7 +183,7 @@ def attention_bias(
 def cached_prefix(
     lab: Lab, learn: Any, images: int, models: Collection[str] | None = None
 ) -> Condition:
-    """The mean outlier token of the images `learn`, put beside every image that passes, from its
+    """The mean outlier token of the images `learn`, appended to every image that passes, from its
     block on, as in RegCache (Kim et al., arXiv:2510.04547).
 
     One token is appended, empty up to the block after which outliers appear. Models without any
