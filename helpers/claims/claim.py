@@ -94,9 +94,11 @@ class Claim:
         return {row.get("ours", row["name"]): row["value"] for row in rows}
 
     def margin(self, name: str) -> float:
-        """The margin against which the value `name` is tested, first of `tests`."""
-        tests = (*self.criterion.tests, *self.criterion.all_tests)
-        return {test.value: test.margin for test in reversed(tests)}[name]
+        """The margin against which the value `name` is tested; ValueError where it has several."""
+        margins = {test.margin for test in self.criterion.all_tests if test.value == name}
+        if len(margins) != 1:
+            raise ValueError(f"{name!r} of {self.id} has {len(margins)} margins, {sorted(margins)}")
+        return margins.pop()
 
     def __repr__(self) -> str:
         return f"<claim {self.id}: {self.title}>"

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ import pandas as pd
 from helpers import figures
 from helpers.capture import Families, Family, Lab
 from helpers.claims.claim import Claim
-from helpers.claims.criteria import Value
+from helpers.claims.criteria import Test, Value
 from helpers.claims.registry import Term, load_registry, term
 from helpers.claims.result import Result, by_model, judge
 from helpers.files import digest_of
@@ -204,26 +205,43 @@ class Values(list[Value]):
         """The models whose value called `name` is above its margin."""
         return [x.model for x in self.of(name) if x.value > self.claim.margin(name)]
 
-    def forest(
-        self,
-        *names: str,
-        models: Iterable[str] | None = None,
-        called: Mapping[str, str] | None = None,
-    ) -> None:
-        """Draw values of these names, a panel each, with the margin of their test.
+    def forest(self, called: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Draw every value that the criterion asks for, a panel each, with the thresholds of its
+        tests.
+
+        A panel has the models to which a test of its value is put. Where the claim does not apply
+        to a model, that is in the panels of the conditions alone.
 
         Args:
-            names: of values that are tested.
-            models: of which those that have the value are drawn; all unless given.
             called: as in `of`.
         """
-        drawn = {x: [y for y in self.of(x, models, called) if y is not None] for x in names}
-        if not any(drawn.values()):
+        criterion, own = self.claim.criterion, by_model(self)
+        none = [x for x in own if criterion.decisive(x, own[x])[0] == "not applicable"]
+        panels: dict[str, dict[str, dict[str, float]]] = {}  # value -> threshold -> model -> where
+        for test in criterion.all_tests:
+            models = [x for x in own if test.concerns(x) and test.value in own[x]]
+            models = models if test in criterion.applies else [x for x in models if x not in none]
+            if models:
+                panel = panels.setdefault(test.value, {})
+                panel.setdefault(self._threshold(test), {}).update(
+                    dict.fromkeys(models, test.margin)
+                )
+        if not panels:
             return
-        axes = figures.rows(len(names), each=0.9 + 0.25 * max(map(len, drawn.values())))
-        for ax, (name, found) in zip(axes.flat, drawn.items(), strict=True):
+        drawn = {x: list(dict.fromkeys(chain(*panels[x].values()))) for x in panels}
+        axes = figures.rows(len(panels), each=0.9 + 0.25 * max(map(len, drawn.values())))
+        for ax, (name, models) in zip(axes.flat, drawn.items(), strict=True):
+            lines = {x: [at.get(model) for model in models] for x, at in panels[name].items()}
             label = axis_label(term(self.claim.id, name))
-            figures.forest(found, self.claim.margin(name), ax, label)
+            figures.forest(self.of(name, models, called), lines, ax, label)
+
+    def _threshold(self, test: Test) -> str:
+        """How figures call the threshold of a test: whose it is, and which side must hold."""
+        criterion, is_ours = self.claim.criterion, test.extension or not self.claim.source.bib
+        kind = (
+            "condition" if test in criterion.applies else "our test" if is_ours else "paper's test"
+        )
+        return f"{kind}: {test.op} {test.margin:g}"
 
     def compared(
         self,
@@ -242,8 +260,8 @@ class Values(list[Value]):
             label: of the axis; the label of the first value unless given.
             models: unless given, those that have one of the values.
             called: as in `of`.
-            reference: of a dashed line; unless given the margin of the first value, where it is
-                tested and no other value has another margin.
+            reference: of a dashed line; unless given the threshold of the values, where they have
+                one alone.
             ends: model -> what follows each name of its values.
         """
         have = {legend: name for legend, name in names.items() if self.of(name)}
@@ -255,14 +273,13 @@ class Values(list[Value]):
         }
         first = next(iter(names.values()))
         label = label or axis_label(term(self.claim.id, first))
-        figures.compared(groups, ax, label, self._reference(names, reference))
+        figures.compared(groups, ax, label, **self._reference(names.values(), reference))
 
     def compared_families(
         self,
         names: Mapping[str, str],
         families: Families,
         label: str = "",
-        reference: float | None = None,
         ax: Any = None,
     ) -> None:
         """Draw several values of each family of trainings side by side, a colour each.
@@ -272,23 +289,23 @@ class Values(list[Value]):
                 registers of the family. Those that no family has are left out.
             families: a row each, under its title.
             label: of the axis; that of the first value, of whatever state, unless given.
-            reference: of a dashed line.
         """
-        groups = {legend: [] for legend in names}
+        groups, shown = {legend: [] for legend in names}, set()
         for family in families:
             for legend, name in names.items():
                 full = name.format(family.counts[-1]) + family.end
                 groups[legend] += self.of(full, [family.name], {family.name: family.title})
+                shown.add(full)
         quantity = next(iter(names.values())).rpartition("_")[0]
         groups = {legend: values for legend, values in groups.items() if any(values)}
         label = label or axis_label(term(self.claim.id, quantity))
-        figures.compared(groups, ax, label, reference)
+        figures.compared(groups, ax, label, **self._reference(shown, None))
 
     def compared_states(
         self,
         states: Mapping[str, str],
         families: Families,
-        quantities: Mapping[str, float | None],
+        quantities: Iterable[str],
         axes: Iterable[Any] | None = None,
     ) -> None:
         """Draw quantities of each family below each other, with a colour for each state.
@@ -297,13 +314,14 @@ class Values(list[Value]):
             states: how the legend calls a state -> how the names of its values end, as in
                 `compared_families`.
             families: a row each.
-            quantities: how the names of values begin -> what a dashed line marks, or None.
+            quantities: how the names of values begin.
             axes: one a quantity; new ones unless given.
         """
+        quantities = list(quantities)
         axes = figures.rows(len(quantities)).flat if axes is None else axes
-        for ax, (quantity, reference) in zip(axes, quantities.items(), strict=True):
+        for ax, quantity in zip(axes, quantities, strict=True):
             names = {title: f"{quantity}_{state}" for title, state in states.items()}
-            self.compared_families(names, families, reference=reference, ax=ax)
+            self.compared_families(names, families, ax=ax)
 
     def settings(
         self,
@@ -337,7 +355,8 @@ class Values(list[Value]):
             if points:
                 groups[source] = {row: Estimate(x, x, x, 0) for row, x in points.items()}
         label = label or axis_label(term(self.claim.id, first))
-        figures.compared_settings(groups, ax, label, self._reference(names, reference))
+        reference = self._reference(names.values(), reference)
+        figures.compared_settings(groups, ax, label, **reference)
 
     def panels(
         self,
@@ -376,12 +395,14 @@ class Values(list[Value]):
             rest = {"as it is" if x == head else x: name for x, name in rest.items()}
         return axis_label(replace(first, label=head)), rest
 
-    def _reference(self, names: Mapping[str, str], given: float | None) -> float | None:
-        """What is given, else the margin of the first value, unless another one has another."""
-        tested = {test.value for test in self.claim.criterion.all_tests}
-        margins = [self.claim.margin(x) if x in tested else None for x in names.values()]
-        is_one = {*margins} <= {margins[0], None}
-        return margins[0] if given is None and is_one else given
+    def _reference(self, names: Iterable[str], given: float | None) -> dict[str, Any]:
+        """A line where it is given, else at the threshold of the values, where they have one."""
+        tests = [x for x in self.claim.criterion.all_tests if x.value in names]
+        found = {self._threshold(test): test.margin for test in tests}
+        if given is None and len(found) == 1:
+            ((legend, given),) = found.items()
+            return {"reference": given, "legend": legend}
+        return {"reference": given}
 
     def curve(self, model: str, names: Mapping[float, str]) -> tuple:
         """A curve for `figures.response`: one model's values by name, each at its x."""

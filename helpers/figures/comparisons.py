@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +34,8 @@ from helpers.figures.style import (
     write,
 )
 from helpers.names import shortened
+
+DASHES = "--", ":", "-."  # of several thresholds in one panel
 
 
 def size_prevalence(
@@ -73,12 +76,18 @@ def size_prevalence(
     return ax
 
 
-def forest(values: Sequence, margin: float, ax: Axes | None = None, label: str = "") -> Axes:
-    """One quantity of several models with its intervals, and the criterion as a dashed line.
+def forest(
+    values: Sequence,
+    thresholds: Mapping[str, Sequence[float | None]],
+    ax: Axes | None = None,
+    label: str = "",
+) -> Axes:
+    """One quantity of several models with its intervals, and the thresholds that judge them.
 
     Args:
         values: with name, unit, model, value, low and high (None where undefined).
-        margin: of the criterion.
+        thresholds: what the legend calls one -> where it lies for each value, None where it does
+            not judge it.
         label: of the axis that shows the values; their name and unit unless given.
 
     Raises:
@@ -97,7 +106,15 @@ def forest(values: Sequence, margin: float, ax: Axes | None = None, label: str =
             written = value.value if abs(value.value) > 1e-6 else 0.0  # what is less is rounding
             text = f"{written:.3g}"
             ax.annotate(text, (value.value, row), ha="center", fontsize=SMALL, **place)
-    ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
+    for (legend, places), dashes in zip(thresholds.items(), cycle(DASHES), strict=False):
+        look = REFERENCE | {"linestyle": dashes, "label": legend}
+        if len({*places}) == 1:
+            ax.axvline(places[0], **look)
+            continue
+        for row, place in enumerate(places):
+            if place is not None:
+                ax.plot([place, place], [row - 0.4, row + 0.4], **look)
+                look["label"] = None
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
     ax.set(xlabel=label or axis_label(values))
     add_legend(ax, ax.get_legend_handles_labels()[0])
@@ -109,6 +126,7 @@ def compared(
     ax: Axes | None = None,
     label: str = "",
     reference: float | None = None,
+    legend: str = "",
 ) -> Axes:
     """Several quantities side by side for each model, one colour and marker a group.
 
@@ -117,6 +135,7 @@ def compared(
             place of a value leaves the place empty.
         label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
+        legend: what the line is called; that it is a reference, unless given.
 
     Raises:
         ValueError: the groups differ in their models.
@@ -145,7 +164,8 @@ def compared(
                 draw_interval(ax, value, position + offsets[i], upright=False, **look)
         handles.append(key(group, linestyle="", color=colour, marker=marker))
     if reference is not None:
-        handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))
+        named = legend or f"reference: {reference:g}"
+        handles.append(ax.axvline(reference, **REFERENCE, label=named))
     names = shortened(next(value.model for value in row if value is not None) for row in rows)
     name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(groups)))
     ax.set(xlabel=label)
@@ -158,13 +178,14 @@ def compared_settings(
     ax: Axes | None = None,
     label: str = "",
     reference: float | None = None,
+    legend: str = "",
 ) -> Axes:
     """`compared` with settings in place of models.
 
     Args:
         groups: group, such as the model -> setting -> estimate, where nan is undefined. A group may
             lack a setting, or have None for it.
-        label, reference: as in `compared`.
+        label, reference, legend: as in `compared`.
     """
 
     def named(setting: str, estimate: object) -> SimpleNamespace | None:
@@ -177,7 +198,7 @@ def compared_settings(
 
     settings = dict.fromkeys(setting for own in groups.values() for setting in own)
     rows = {group: [named(x, own.get(x)) for x in settings] for group, own in groups.items()}
-    return compared(rows, ax, label, reference)
+    return compared(rows, ax, label, reference, legend)
 
 
 def sweep(

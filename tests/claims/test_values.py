@@ -87,6 +87,32 @@ def test_settings_in_panels_and_beside_printed_numbers(values):
     assert not plt.get_fignums()
 
 
+def test_every_threshold_is_drawn_by_whose_it_is_and_for_the_models_that_it_judges(claim):
+    first, second = claim.criterion.tests
+    tests = (
+        first,
+        replace(first, margin=0.8, model="b", extension="ours"),
+        replace(second, model="b"),
+    )
+    values = Values(replace(claim, criterion=replace(claim.criterion, tests=tests)), "scenes")
+    for model, images in (("a", 0.5), ("b", 0.6), ("none", 0.0)):
+        measured = {"outlier_images": Estimate(images, images, images, 64)}
+        values.add(model, measured | {"auc": Estimate(0.7, 0.6, 0.75, 64), "auc_matched": 0.9})
+    values.forest({"b": "b, edited"})
+    axes = plt.gcf().axes
+    rows = [[text.get_text() for text in ax.get_yticklabels()] for ax in axes]
+    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in axes]
+    plt.close("all")
+    assert rows == [["a", "b, edited", "none"], ["a", "b, edited"], ["b, edited"]]
+    assert legends == [
+        ["condition: > 0.05"],
+        ["paper's test: > 0.6", "our test: > 0.8"],
+        ["our test: > 0.55"],
+    ]
+    with pytest.raises(ValueError, match="0.6, 0.8"):
+        values.claim.margin("auc")
+
+
 def test_the_verdict_has_every_source_once(claim):
     values = Values(claim, "scenes")
     for model, auc in (("a", 0.9), ("b", 0.2)):

@@ -124,7 +124,7 @@ def test_the_finished_model_of_a_family_in_each_condition_in_which_it_passed():
 
 def test_families_are_drawn_under_their_titles(monkeypatch):
     drawn = {}
-    monkeypatch.setattr(comparisons, "compared", lambda groups, *more: drawn.update(groups))
+    monkeypatch.setattr(comparisons, "compared", lambda groups, *_, **more: drawn.update(groups))
     monkeypatch.setattr("helpers.figures.compared", comparisons.compared)
     values = Values(load_registry()["la5-posthoc-registers"], "scenes")
     name = "registers-mean-reg4"

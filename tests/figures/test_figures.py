@@ -167,7 +167,8 @@ def onset_histogram():
 @example
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
-    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1])
+    thresholds = {"paper's test: > 0.6": [0.6, 0.6, 0.6], "our test: > 0.7": [None, None, 0.7]}
+    return figures.forest(values, thresholds, plt.subplots(figsize=(7, 3))[1])
 
 
 @example
@@ -513,7 +514,7 @@ def test_images_sorted_by_their_number():
 @pytest.mark.parametrize("draw", [figures.response, figures.forest, figures.compared])
 def test_an_empty_plot_is_a_sentence(draw):
     ax = plt.subplots()[1]
-    ax = draw([], 0, ax) if draw is figures.forest else draw({}, ax)
+    ax = draw([], {}, ax) if draw is figures.forest else draw({}, ax)
     assert not ax.axison and ax.texts[0].get_text().startswith("There is nothing to draw")
 
 
@@ -522,7 +523,7 @@ def test_many_models_make_a_figure_taller():
     sizes = [(1e6 * (i + 1), value) for i, value in enumerate(values)]
     with plt.rc_context(figures.STYLE):
         drawn = [
-            figures.forest(values, 0.5, plt.subplots()[1]),
+            figures.forest(values, {}, plt.subplots()[1]),
             figures.compared({"normal token": values, "outlier": values}, plt.subplots()[1]),
             figures.size_prevalence(sizes, {}, plt.subplots()[1]),
         ]
@@ -549,7 +550,7 @@ def test_single_trainings_are_dots_beside_their_mean(upright):
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
     value = Value("x", "m", None, 3.0, 0.0, 9.0, 3, over="trainings", trainings=each)
     ax = plt.subplots()[1]
-    figures.size_prevalence([(4.0, value)], {}, ax) if upright else figures.forest([value], 0, ax)
+    figures.size_prevalence([(4.0, value)], {}, ax) if upright else figures.forest([value], {}, ax)
     dots = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "."]
     assert [dot[int(upright)] for dot in dots] == [1, 2, 6]
     assert {dot[int(not upright)] for dot in dots} == {4.0 if upright else 0}
@@ -562,7 +563,7 @@ def test_axes_of_several_quantities_and_groups_of_other_models_are_refused():
         with pytest.raises(ValueError):
             figures.compared(groups, ax)
     with pytest.raises(ValueError, match="auc"):
-        figures.forest([one, other], 0, ax)
+        figures.forest([one, other], {}, ax)
 
 
 def test_a_reference_empty_groups_and_ticks():
