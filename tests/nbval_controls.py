@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbval.plugin import IPyNbFile
 
 WORST = 20
+NUMBER = r"(?<![\w.])-?\d[\d,]*(\.\d+)?"
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -27,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class SourceNotebook(IPyNbFile):
-    """A source notebook; cells tagged `nbval-check-output` must print what is stored."""
+    """A source notebook; cells tagged `nbval-check-output` must print what is stored, but for the
+    digits of numbers, which `Numbers` compares with tolerances."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -40,6 +42,7 @@ class SourceNotebook(IPyNbFile):
     def setup(self) -> None:
         self.kernel = Replay(executed(self.path.stem))
         self.setup_sanitize_files()
+        self.sanitize_patterns[NUMBER] = "#"
 
     def teardown(self) -> None:
         self.kernel = None

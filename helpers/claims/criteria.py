@@ -232,7 +232,7 @@ class Criterion:
         if not forced:
             return verdict, "no test is put to this model"
         reason = "; ".join(
-            test.sentence(self._judged_by(test, values), values.get(test.baseline))
+            test.sentence(self.judged_by(test, values), values.get(test.baseline))
             for test in forced
         )
         least = max(self.min_n, FEWEST)
@@ -241,7 +241,7 @@ class Criterion:
         few = dict.fromkeys(
             f"{test.value} rests on {value.n}"
             for test in asked
-            if (value := self._judged_by(test, values))
+            if (value := self.judged_by(test, values))
             and value.value is not None
             and 0 < (value.n or 0) < least
             and not value.is_bounded
@@ -250,13 +250,13 @@ class Criterion:
             reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
         return verdict, reason
 
-    def _judged_by(self, test: Test, values: ByName) -> Value | None:
+    def judged_by(self, test: Test, values: ByName) -> Value | None:
         """The value that a test judges; one of too few images without interval decides nothing."""
         value = values.get(test.value)
         return value and value.of_enough(self.min_n)
 
     def outcome(self, test: Test, values: ByName) -> bool | None:
-        return test.outcome(self._judged_by(test, values), values.get(test.baseline))
+        return test.outcome(self.judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, the part that gave it ('applies' or 'tests'), and its tests that

@@ -183,8 +183,16 @@ class Result:
             for model, own in self.by_model.items()
         }
 
+    def sentences(self, model: str) -> list[str]:
+        """Each test that concerns a model, with its numbers and outcome."""
+        criterion, own = self.claim.criterion, self.by_model[model]
+        return [
+            test.sentence(criterion.judged_by(test, own), own.get(test.baseline))
+            for test in criterion.all_tests
+            if test.concerns(model)
+        ]
+
     def __str__(self) -> str:
-        """Verdicts, outcomes and names, but no measured number: machines print it differently."""
         return render("result.txt.j2", result=self)
 
     def _repr_markdown_(self) -> str:
