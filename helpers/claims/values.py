@@ -398,11 +398,12 @@ class Values(list[Value]):
     def _reference(self, names: Iterable[str], given: float | None) -> dict[str, Any]:
         """A line where it is given, else at the threshold of the values, where they have one."""
         tests = [x for x in self.claim.criterion.all_tests if x.value in names]
-        found = {self._threshold(test): test.margin for test in tests}
-        if given is None and len(found) == 1:
-            ((legend, given),) = found.items()
-            return {"reference": given, "legend": legend}
-        return {"reference": given}
+        margins, said = {x.margin for x in tests}, {self._threshold(x) for x in tests}
+        if given is not None or len(margins) != 1:
+            return {"reference": given}
+        margin = margins.pop()
+        legend = said.pop() if len(said) == 1 else f"threshold: {margin:g}"
+        return {"reference": margin, "legend": legend}
 
     def curve(self, model: str, names: Mapping[float, str]) -> tuple:
         """A curve for `figures.response`: one model's values by name, each at its x."""
