@@ -11,12 +11,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from helpers import figures
+from helpers.measures.outliers import FEW
 from helpers.models import PostHoc, Recipe, SinkTask, trained
 from helpers.names import plural, preset_name
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]  # (registers, seed) -> record
 Curves = dict[str, list[tuple[list[int], list[float]]]]  # kind -> steps and values of each training
-FEW = 0.05  # of the images; outliers in no more of them are none
 
 
 class Quantity(NamedTuple):

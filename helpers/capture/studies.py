@@ -25,12 +25,11 @@ from helpers.interventions import (
     position_conditions,
 )
 from helpers.measures.answers import probe_answers
-from helpers.measures.outliers import Placement, counts_at, outlier_images
+from helpers.measures.outliers import FEW, Placement, counts_at, outlier_images
 from helpers.measures.probes import NOISE, SCHEDULES, Probe, fit_classifier
 from helpers.measures.stats import Estimates
 from helpers.settings import check_choice
 
-FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
 Right = Mapping[str, Bool[Tensor, " image"]]  # readout -> whether the class of each image is named
 
 
