@@ -95,6 +95,11 @@ class Families(list[Family]):
         return Families([*self, *others])
 
     @property
+    def titles(self) -> dict[str, str]:
+        """Name of a family -> its title in figures."""
+        return {family.name: family.title for family in self}
+
+    @property
     def bases(self) -> list[str]:
         """The finished models, each once."""
         return list(dict.fromkeys(family.base for family in self if family.base))
