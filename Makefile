@@ -41,15 +41,19 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: env  ## lint, unit tests, notebooks against their stored outputs, figures against their baselines
 	@$(RUN) -m ruff check helpers training scripts tests notebooks
 	@$(RUN) -m ruff format --check helpers training scripts tests notebooks
-	@$(RUN) -m pytest -n 2 --dist worksteal --durations 25
+	@$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
 
 quick: export OMP_NUM_THREADS = 1
+# Of a module the tests of its name, or else of its package.
 quick: env  ## the tests of what was changed since the last commit
-	@tests=$$($(RUN) scripts/quick.py) && [ -z "$$tests" ] || $(RUN) -m pytest -q -n 2 --dist loadgroup $$tests
+	@git diff --name-only --diff-filter=d HEAD | sed -nE -e 's@^helpers/(.*/)?([a-z_]+)\.py$$@tests/\1test_\2.py@p' \
+	  -e 's@^training/([a-z_]+)\.py$$@tests/training/test_\1.py@p' -e '/^(notebooks|tests).*(ipynb|test_.*py)$$/p' | \
+	  while read -r test; do if [ -e "$$test" ]; then echo "$$test"; else dirname "$$test"; fi; done | \
+	  sort -u | xargs -r $(RUN) -m pytest -q -n 2 --dist loadfile
 
 slow: export OMP_NUM_THREADS = 1
 slow: env  ## what `make test` leaves out: every page in a browser, profile `paper` on stand-ins, speed
-	@$(RUN) -m pytest -n 2 --dist worksteal -m slow
+	@$(RUN) -m pytest -n 2 --dist loadfile -m slow
 
 release: book  ## pack the book, the lock, licence, citation and changes with their checksums into _build/release
 	@rm -rf _build/release && mkdir -p _build/release
