@@ -121,6 +121,10 @@ def _model(name: str) -> str:
     return f"local-dir:{name}" if is_folder else stored_name(name)
 
 
+def _numbers(found: Sequence[float]) -> str:
+    return " ".join(f"{x:.4g}" for x in found)
+
+
 def _for_models(function: Callable) -> Callable:
     """The options of commands that look at models."""
     for option in (
@@ -129,12 +133,7 @@ def _for_models(function: Callable) -> Callable:
         click.option("--seed", type=click.IntRange(0), default=0, help="of the choice of images"),
         click.option("-n", "--n", "n", type=COUNT, help="how many images, all unless given"),
         click.option("--images", default="photographs", help="a data set"),
-        click.option(
-            "--image-size",
-            callback=_size,
-            metavar="SIDE|HxW",
-            help="in pixels",
-        ),
+        click.option("--image-size", callback=_size, metavar="SIDE|HxW", help="in pixels"),
     ):
         function = option(function)
     return function
@@ -407,6 +406,8 @@ def baselines(project, ids, jobs):
 )
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...")
 @_for_models
+@click.option("--mean", nargs=3, type=float, help="of each channel, of pixels from 0 to 1")
+@click.option("--std", nargs=3, type=float, help="likewise; both the model's own unless given")
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
@@ -419,6 +420,8 @@ def diagnose(
     image_size,
     n,
     seed,
+    mean,
+    std,
     labelled,
     out,
     numbers,
@@ -438,6 +441,8 @@ def diagnose(
     for name in map(_model, names):
         try:
             backbone = models.load_backbone(name, image_size=image_size, device=options["device"])
+            if mean or std:
+                backbone.normalise(mean or (), std or ())
             found = own.diagnose(backbone, pictures, labelled=labelled, seed=seed, **options)
         except (models.ModelUnavailable, RuntimeError, ValueError, OSError) as error:
             if len(names) == 1:
@@ -446,8 +451,9 @@ def diagnose(
             status = 1
             continue
         print(f"{name} on {len(pictures)} images of {images}", *own.advice(found, name), sep="\n")
-        if backbone.source:
-            print("Read: {}, at {} x {} px.".format(backbone.source, *backbone.image_size))
+        size, used = backbone.image_size, backbone.normalisation
+        pixels = "{} x {} px, mean {}, std {}".format(*size, *(_numbers(x) for x in used))
+        print(f"Read: {backbone.source}; {pixels}" if backbone.source else f"Read: {pixels}")
         if exit_code and found.outliers:
             status = status or OUTLIERS
         drawn = own.pictures(found) if out or figures else {}

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -143,6 +143,11 @@ class Backbone(ABC):
         for step in (step for step in steps if isinstance(step, Normalize)):
             return [float(x) for x in step.mean], [float(x) for x in step.std]
         return [0.0] * 3, [1.0] * 3
+
+    def normalise(self, mean: Sequence[float] = (), std: Sequence[float] = ()) -> None:
+        """Preprocess with another mean, standard deviation or both, of each channel in [0, 1]."""
+        (step,) = (x for x in self.transform.transforms if isinstance(x, Normalize))
+        step.mean, step.std = torch.tensor(mean or step.mean), torch.tensor(std or step.std)
 
     def as_seen(
         self, image: Image.Image | Float[Tensor, "3 height width"]

@@ -96,7 +96,9 @@ def diagnose(
     if layout.registers:
         found["register_norm"] = over_images(plain.parts("token_norms")[1].amax(1))
     return Diagnosis(
-        model=backbone.describe() | {"depth": backbone.depth, "registers": layout.registers},
+        model=backbone.describe()
+        | {"depth": backbone.depth, "registers": layout.registers}
+        | dict(zip(("mean", "std"), backbone.normalisation, strict=True)),
         images=images.describe(),
         n=len(images),
         tested=len(session.test),

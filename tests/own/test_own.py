@@ -97,9 +97,12 @@ def test_the_part_of_a_file_that_was_read_is_said(examined, tmp_path, capsys):
     made = timm.create_model("test_vit", num_classes=0, img_size=(48, 64))
     torch.save({"student": {}, "teacher": made.state_dict()}, tmp_path / "mine.pth")
     command = f"diagnose file:{tmp_path}/mine.pth@test_vit --images scenes -n 4 --image-size 48x64"
-    assert main(command.split()) == 0
+    assert main([*command.split(), "--mean", ".1", ".2", ".3", "--json", f"{tmp_path}/x.json"]) == 0
     said = "teacher. in mine.pth"
-    assert f"Read: {said}, at 48 x 64 px." in capsys.readouterr().out
+    pixels = "48 x 64 px, mean 0.1 0.2 0.3, std 0.5 0.5 0.5"
+    assert f"Read: {said}; {pixels}\n" in capsys.readouterr().out
+    source = json.loads((tmp_path / "x.json").read_text())["details"]["source"]
+    assert source["mean"] == pytest.approx([0.1, 0.2, 0.3])
     found = examined["control-clean"]
     found = replace(found, model=found.model | {"source": said})
     assert to_json(found)["details"]["source"]["source"] == said and said in page(found, {})
