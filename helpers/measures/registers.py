@@ -53,6 +53,7 @@ HEADS = {
     "top1": ("cls", "patch_mean"),  # the published one, which is not trained here
 }
 
+LEAST = 1e-3  # of the largest norm: a token up to it is rounding
 LOADED = 3  # times the median patch norm of the image: a register above it carries a load
 MOST_IMAGES = 0.5  # a training took over where its registers did in more of the images
 
@@ -262,3 +263,21 @@ def share_of_trainings(shares: Sequence[Estimate]) -> Estimate:
     over = share(np.array([one.value > MOST_IMAGES for one in shares]))
     each = tuple(one[:3] for one in shares)
     return over._replace(step=None, over="trainings", trainings=each, per_image=None)
+
+
+def register_cosines(
+    tokens: Mapping[str, Float[Tensor, "image count width"]],
+) -> dict[str, PerImage]:
+    """'register_cosine_K': cosine of the sum of K appended tokens with the single one (Table 8).
+
+    nan where the single one, of 'tokens_1', is all but zero.
+    """
+    found = {}
+    for name, several in tokens.items():
+        if several.shape[1] > 1:
+            one = tokens["tokens_1"][:, 0]
+            cosine = torch.cosine_similarity(several.sum(1), one, dim=1)
+            norms = one.norm(dim=1)
+            cosine = cosine.masked_fill(norms <= LEAST * norms.amax(), torch.nan)
+            found[name.replace("tokens_", "register_cosine_")] = cosine
+    return found

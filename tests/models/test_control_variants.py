@@ -13,9 +13,8 @@ from helpers.capture import PARTS, ClsAttention, ClsParts, ClsTokens, PatchNorms
 from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
-from helpers.measures.cls_parts import part_cosine
 from helpers.measures.norms import outliers
-from helpers.measures.similarity import cka_difference, cosine
+from helpers.measures.similarity import cka_difference, cosine, part_cosine
 from helpers.measures.stats import mean_ratio, over_images
 from helpers.models import load_backbone
 from helpers.models.controls import VARIANTS

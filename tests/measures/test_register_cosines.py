@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.measures.shifts import LEAST, register_cosines
+from helpers.measures.registers import LEAST, register_cosines
 
 
 def test_tokens_are_summed_before_they_are_compared():
