@@ -2,7 +2,7 @@
 
 Verdicts, reasons, first verdicts, agreements and calibrations are compared letter by letter, values
 by a digest for each model. `python scripts/frozen.py --write` makes the table anew: where a
-criterion changes, and only then.
+criterion changes or a result is run again, and only then.
 """
 
 import csv
