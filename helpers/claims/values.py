@@ -45,6 +45,9 @@ KINDS = {  # how a value is estimated whose unit does not say it, by the `kind` 
 }
 STATISTICS = MappingProxyType({"norm_ratio": norm_ratio})  # of values that are no mean
 COLUMNS = ["model", "dataset", "value", "part", "image", "picture", "number"]
+# A quarter smaller than by default: the bytes of numbers apart, all else by its few values.
+PARQUET = {"compression": "zstd", "compression_level": 19, "use_dictionary": COLUMNS[:-1]}
+PARQUET["column_encoding"] = {"number": "BYTE_STREAM_SPLIT"}
 
 
 class Values(list[Value]):
@@ -500,4 +503,4 @@ def write_per_image(
             frame = frame.assign(model=model, dataset=dataset, value=value, part=part)
             frames.append(frame.assign(image=frame.index, picture=picture)[COLUMNS])
     table = pd.concat(frames[1:] or frames)
-    table.to_parquet(folder / NAME, index=False, compression="zstd")
+    table.to_parquet(folder / NAME, index=False, **PARQUET)
