@@ -66,8 +66,8 @@ class Classifiers:
         return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
     def answers(
-        self, model: str, passes: Mapping[str, Captured], images: Any
-    ) -> dict[str, Float[Tensor, " image"]]:
+        self, model: str, passes: Mapping[Hashable, Captured], images: Any
+    ) -> dict[Hashable, Float[Tensor, " image"]]:
         """`correct` under each condition."""
         return {name: self.correct(model, c, images) for name, c in passes.items()}
 

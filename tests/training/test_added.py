@@ -112,7 +112,7 @@ class Colours(torch.nn.Module):
     """A model whose patch tokens are the mean colours of the patches, but for a corner that does
     not see."""
 
-    norm = torch.nn.Identity()
+    patch_embed, norm = torch.nn.Conv2d(3, 1, 8), torch.nn.Identity()
 
     def forward_features(self, x):
         tokens = torch.nn.functional.avg_pool2d(x, 8).flatten(2).mT.clone()
