@@ -17,9 +17,8 @@ from scipy.stats import skew
 
 from helpers.measures import stats
 from helpers.measures.answers import macro_scores
-from helpers.measures.cls_parts import gram_shares_over_images
 from helpers.measures.norms import norm_ratio
-from helpers.measures.similarity import cka_difference, cka_over_images
+from helpers.measures.similarity import cka_difference, cka_over_images, gram_shares_over_images
 from helpers.measures.stats import Estimate, bootstrap, over_images
 
 SIZES = (80, 1000)
