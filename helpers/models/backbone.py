@@ -147,7 +147,7 @@ class Backbone(ABC):
     def normalise(self, mean: Sequence[float] = (), std: Sequence[float] = ()) -> None:
         """Preprocess with another mean, standard deviation or both, of each channel in [0, 1]."""
         (step,) = (x for x in self.transform.transforms if isinstance(x, Normalize))
-        step.mean, step.std = torch.tensor(mean or step.mean), torch.tensor(std or step.std)
+        step.mean, step.std = mean or step.mean, std or step.std
 
     def as_seen(
         self, image: Image.Image | Float[Tensor, "3 height width"]

@@ -70,8 +70,9 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
     diagnosis = examined["control-position"]
     name = r"<script>alert(1)</script> $\foo$.pth"
     named = replace(diagnosis, model=diagnosis.model | {"name": name})
+    others = plt.get_fignums()  # of other tests
     shown = pictures(named)
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == others
     assert list(shown) == [
         *("norm-maps", "attention-maps", "received-maps"),
         *("norms-by-block", "received-by-block", "where"),
