@@ -231,17 +231,14 @@ class Criterion:
         verdict, _, forced = self.decisive(model, values)
         if not forced:
             return verdict, "no test is put to this model"
-        reason = "; ".join(
-            test.sentence(self.judged_by(test, values), values.get(test.baseline))
-            for test in forced
-        )
+        reason = "; ".join(self.sentence(test, values) for test in forced)
         least = max(self.min_n, FEWEST)
         asked = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
         # One of none (n = 0) is undefined, not of few.
         few = dict.fromkeys(
             f"{test.value} rests on {value.n}"
             for test in asked
-            if (value := self.judged_by(test, values))
+            if (value := self._judged_by(test, values))
             and value.value is not None
             and 0 < (value.n or 0) < least
             and not value.is_bounded
@@ -250,13 +247,17 @@ class Criterion:
             reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
         return verdict, reason
 
-    def judged_by(self, test: Test, values: ByName) -> Value | None:
+    def _judged_by(self, test: Test, values: ByName) -> Value | None:
         """The value that a test judges; one of too few images without interval decides nothing."""
         value = values.get(test.value)
         return value and value.of_enough(self.min_n)
 
+    def sentence(self, test: Test, values: ByName) -> str:
+        """A test of one model with its numbers, for people."""
+        return test.sentence(self._judged_by(test, values), values.get(test.baseline))
+
     def outcome(self, test: Test, values: ByName) -> bool | None:
-        return test.outcome(self.judged_by(test, values), values.get(test.baseline))
+        return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, the part that gave it ('applies' or 'tests'), and its tests that

@@ -186,11 +186,8 @@ class Result:
     def sentences(self, model: str) -> list[str]:
         """Each test that concerns a model, with its numbers and outcome."""
         criterion, own = self.claim.criterion, self.by_model[model]
-        return [
-            test.sentence(criterion.judged_by(test, own), own.get(test.baseline))
-            for test in criterion.all_tests
-            if test.concerns(model)
-        ]
+        asked = [test for test in criterion.all_tests if test.concerns(model)]
+        return [criterion.sentence(test, own) for test in asked]
 
     def __str__(self) -> str:
         return render("result.txt.j2", result=self)

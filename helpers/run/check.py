@@ -33,12 +33,10 @@ def problems(project: Project) -> Iterator[str]:
         yield from map(line.format, sorted(one - other))
     found = [(root / name, _check_source, claim) for name, claim in sources.items()]
     found = [one for one in found if one[0].is_file()]
-    # On the controls, a claim that went leaves a result that nobody shows.
-    results = (
-        x for x in project.results() if x.parent.name != CONTROLS or x.stem in registry.claims
-    )
-    found += [(path, check_result, project) for path in results]
+    found += [(path, check_result, project) for path in project.results()]
     for path, check, about in found:
+        if path.parent.name == CONTROLS and path.stem not in registry.claims:
+            continue  # a claim that went leaves it, and nobody shows it
         try:
             check(path, about)
         except (ValueError, KeyError, OSError) as error:
@@ -61,10 +59,9 @@ def check_result(path: Path, project: Project) -> None:
     if (data["run"], data["id"]) != (path.parent.name, path.stem):
         raise ValueError(f"is the result of {data['run']}/{data['id']}; move it back to its place")
     stored = Result.from_json(project.registry[data["id"]], data)
-    if not stored.today:  # where the criterion was changed, `outdated` reports it
-        _check_measured(stored)
-        if moved := _moved(stored, stored.rejudged()):
-            raise ValueError(f"its values now give other verdicts: {moved}")
+    # Where the criterion was changed, and not the verdict, `outdated` reports it.
+    if not stored.today and (moved := _moved(stored, stored.rejudged())):
+        raise ValueError(f"its values now give other verdicts: {moved}")
     if path.parent.name == CONTROLS:
         _check_calibration(stored)
 
@@ -127,14 +124,9 @@ def _check_source(path: Path, claim: Claim) -> None:
         command = f"python -m helpers baselines {claim.id}"
         raise ValueError(f"{beside.name} holds other numbers; run `{command}`")
     shown = Result.from_json(claim, bundle(notebook))
-    _check_measured(shown)
+    if shown.unmeasured:  # in a run, a model without outliers may leave a value away
+        raise ValueError(shown.unmeasured)
     _check_calibration(shown)
-
-
-def _check_measured(result: Result) -> None:
-    """Raise ValueError where the criterion asks for what no model has."""
-    if result.unmeasured:
-        raise ValueError(result.unmeasured)
 
 
 def _check_calibration(result: Result) -> None:
