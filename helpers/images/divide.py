@@ -28,7 +28,10 @@ def load_train_test(
     if min(n_train, n) < 1:
         raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")
     if train == test:
-        images = load_images(train, n_train + n, seed)
+        try:
+            images = load_images(train, n_train + n, seed)
+        except ValueError as error:
+            raise ValueError(f"n_train = {n_train} and n = {n}: {error}") from None
         images.require_labels()
         in_train = _first_groups(images, by, n_train)
         return images.select(in_train), images.select(~in_train)
