@@ -49,6 +49,7 @@ class Claim:
     """One entry of the registry: a paper's statement and how it is judged here.
 
     Attributes:
+        measured_by: of a further statement, the claim whose notebook measures it.
         reported: the paper's figures: where, model, name, value | range | text, unit, note.
         paper_says: what the paper says of the statement: verdict, why, models (the paper's name ->
             verdict), and others, what it says of further models test by test.
@@ -76,12 +77,20 @@ class Claim:
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
     more_controls: dict = field(default_factory=dict)
+    measured_by: "Claim | None" = field(default=None, repr=False)
     root: Path = field(default=Path(), compare=False)
 
     @property
     def notebook(self) -> str | None:
         """The path of its notebook from the project's root, None where there is none yet."""
+        if self.measured_by:
+            return self.measured_by.notebook
         return None if self.waiting else f"notebooks/{self.source.folder}/{self.id}.ipynb"
+
+    @property
+    def values_of(self) -> str:
+        """The claim by whose notebook its values are measured, and named in `terms.yml`."""
+        return self.measured_by.id if self.measured_by else self.id
 
     @cached_property
     def parameters(self) -> dict:

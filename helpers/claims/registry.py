@@ -29,10 +29,14 @@ def default() -> Path:
 
 @dataclass(frozen=True)
 class Registry:
-    """Papers and claims by identifier."""
+    """Papers, claims and statements by identifier.
+
+    A statement is a claim without a notebook: what another claim measures answers it.
+    """
 
     papers: dict[str, Paper]
     claims: dict[str, Claim]
+    statements: dict[str, Claim] = field(default_factory=dict)
     # Run -> the run that it repeats on other images, for runs that count in no sum.
     replicates: dict[str, str] = field(default_factory=dict)
 
@@ -40,6 +44,10 @@ class Registry:
         """The identifier that `text` is, or begins as no other does; else `text` itself."""
         begun = [id for id in self.claims if id.startswith(text)]
         return begun[0] if text not in self.claims and len(begun) == 1 else text
+
+    def statements_of(self, id: str) -> list[Claim]:
+        """The statements that the claim `id` measures."""
+        return [one for one in self.statements.values() if one.values_of == id]
 
     def __getitem__(self, id: str) -> Claim:
         """The claim called `id`. Raises ValueError that names the nearest identifier."""
@@ -52,13 +60,14 @@ def load_registry(folder: Path | str | None = None) -> Registry:
     """The registry in `folder`, unless given that of the project of the current folder."""
     folder = Path(folder or default() / "notebooks")
     runs = read_yaml(folder / "profiles.yml")
-    registry, root = Registry({}, {}, runs.get("replicates", {})), folder.resolve().parent
+    registry = Registry({}, {}, replicates=runs.get("replicates", {}))
+    root, statements = folder.resolve().parent, {}
     files = sorted(folder.glob("claims/*.yml"))
     papers = [(path.stem, data) for path in files for data in read_papers(path)]
     for file, data in sorted(papers, key=lambda item: item[1]["paper"].pop("order")):
         name = data["paper"].pop("id", file)
         paper = registry.papers[name] = Paper(name, file, **data["paper"])
-        for id, entry in data["claims"].items():
+        for id, entry in data.get("claims", {}).items():
             more = entry.get("more_controls", {})
             expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
             entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
@@ -66,6 +75,14 @@ def load_registry(folder: Path | str | None = None) -> Registry:
             registry.claims[id] = Claim(
                 id, name, **entry, profiles=profiles, source=paper, root=root
             )
+        statements |= {id: (paper, entry) for id, entry in data.get("statements", {}).items()}
+    for id, (paper, entry) in statements.items():
+        claim = registry[entry.pop("measured_by")]
+        entry |= {"criterion": _criterion(entry["criterion"], {}), "measured_by": claim}
+        own = {"reported": [], "predicted": None, "more_controls": {}, **entry}
+        registry.statements[id] = replace(
+            claim, id=id, paper=paper.id, source=paper, title=entry["statement"], **own
+        )
     return registry
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -31,7 +32,10 @@ def problems(project: Project) -> Iterator[str]:
         (there, {*sources}, "{}: no claim of notebooks/claims has this notebook"),
     ):
         yield from map(line.format, sorted(one - other))
-    found = [(root / name, _check_source, claim) for name, claim in sources.items()]
+    found = [
+        (root / name, _check_source, (claim, *registry.statements_of(claim.id)))
+        for name, claim in sources.items()
+    ]
     found = [one for one in found if one[0].is_file()]
     found += [(path, check_result, project) for path in project.results()]
     for path, check, about in found:
@@ -109,10 +113,12 @@ def _contents(root: Path) -> set[str]:
     return {page.removesuffix(".ipynb") + ".ipynb" for page in pages}
 
 
-def _check_source(path: Path, claim: Claim) -> None:
-    """Raise ValueError where profiles name other parameters than the notebook has, or the numbers
-    beside it are not those that it displays.
+def _check_source(path: Path, about: tuple[Claim, ...]) -> None:
+    """Raise ValueError where profiles name other parameters than the notebook has, the numbers
+    beside it are not those that it displays, or they are not as the claim and the statements that
+    it measures expect.
     """
+    claim = about[0]
     for given in claim.profiles.values():
         checked(claim.parameters, given)
     beside = numbers.beside(path)
@@ -123,16 +129,19 @@ def _check_source(path: Path, claim: Claim) -> None:
     if stored != numbers.renewed(beside, numbers.of_notebook(notebook, claim)):
         command = f"python -m helpers baselines {claim.id}"
         raise ValueError(f"{beside.name} holds other numbers; run `{command}`")
-    shown = Result.from_json(claim, bundle(notebook))
-    if shown.unmeasured:  # in a run, a model without outliers may leave a value away
-        raise ValueError(shown.unmeasured)
-    _check_calibration(shown)
+    result = Result.from_json(claim, bundle(notebook))
+    for shown in (replace(result, claim=one) for one in about):
+        if shown.unmeasured:  # in a run, a model without outliers may leave a value away
+            raise ValueError(f"{shown.id}: {shown.unmeasured}")
+        _check_calibration(shown)
 
 
 def _check_calibration(result: Result) -> None:
     """Raise ValueError where a control gave something else than was expected."""
     if unexpected(controls := result.calibration()):
-        raise ValueError(f"{as_expected(controls)}; mend the measure, or what is expected")
+        raise ValueError(
+            f"{result.id}: {as_expected(controls)}; mend the measure, or what is expected"
+        )
 
 
 def _readable(project: Project) -> Iterator[tuple[Path, dict, Result]]:
