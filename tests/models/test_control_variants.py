@@ -39,7 +39,7 @@ def parts(name):
 
 
 # tests/models/test_controls.py holds control-appended to the outliers of control-content.
-@pytest.mark.parametrize("name", [x for x in VARIANTS if x != "control-appended"])
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - {"control-appended", "control-faint"}))
 def test_outliers_are_those_of_the_control_that_is_changed(name):
     found = outliers(kept(name)["patch_norms"][:, 0], "median:3")
     assert found.any() == (name == "control-corners")
@@ -47,6 +47,12 @@ def test_outliers_are_those_of_the_control_that_is_changed(name):
         (places,) = found.all(0).nonzero(as_tuple=True)
         assert places.tolist() == sorted(load_backbone(name).layout.corners)
         assert found.sum(1).max() == 4
+
+
+def test_faint_outliers_are_some_by_three_medians_alone():
+    lengths = kept("control-faint")["patch_norms"][:, 0]
+    counts = {x: outliers(lengths, f"median:{x}").sum(1).unique().tolist() for x in (2.8, 3, 3.3)}
+    assert counts == {2.8: [4], 3: [2], 3.3: [0]}
 
 
 def knows_class(part):
