@@ -35,8 +35,10 @@ from helpers.capture.register_neurons import Search
 from helpers.capture.studies import Study, classifiers_of, probe_study, searched_neurons
 from helpers.interventions import (
     appended_registers,
+    masked_keys,
     nested,
     replaced_tokens,
+    resumed,
     set_channels,
     shift_conditions,
     where_given,
@@ -59,12 +61,12 @@ from helpers.measures.stats import Estimates, over_images, share
 from helpers.models import Backbone, TokenLayout
 
 REPLACEMENTS = {
-    "outliers": ("zero", "mean", "noise", "other", "bias"),
-    "normal": ("zero", "mean"),
+    "outliers": ("zero", "mean", "noise", "other", "bias", "absent", "masked"),
+    "normal": ("zero", "mean", "masked"),
     "centre": ("zero", "mean"),
     "cls": ("zero", "mean", "other"),
 }
-"""What each kind of tokens is replaced by."""
+"""What each kind of tokens is replaced by; "absent" is the mean normal token."""
 PATCHES = ("_normal", "_centre")  # endings of conditions that replace patches that are read
 
 
@@ -128,11 +130,15 @@ def replaced_study(
     tokens, limits = _tokens_of(learnt, plain, lab.seed)
     asked = {kind: REPLACEMENTS[kind] for kind in kinds}
     made = _replacements(tokens, asked, passed, learn, images, lab.seed)
-    conditions: dict[str, Condition] = {"as it is": state}
+    # Nothing differs before outliers start, so a condition need not compute it.
+    starts = passed(images, lambda name: [_at_start(tokens[name], plain[name])], [*tokens])
+    starts = {name: c["tokens_at"] for name, c in starts.items()}
+    before = nested(state, lambda b: resumed(b, tokens[b.name].blocks[0], starts[b.name]))
+    conditions: dict[str, Condition] = {"as it is": before}
     for kind in kinds:
         for how in REPLACEMENTS[kind]:
             name = how if kind == "outliers" else f"{how}_{kind}"
-            conditions[name] = nested(state, partial(_replaced, made, (kind, how)))
+            conditions[name] = nested(before, partial(_replaced, made, (kind, how)))
 
     def read(places: Mapping[str, Tensor]) -> list[Reducer]:
         return [Feature(), Output(), OtherPatches(places["outliers"])]
@@ -247,7 +253,16 @@ def _replaced(
     backbone: Backbone,
 ) -> AbstractContextManager:
     """One of the replacements, of kind of tokens and what they are replaced by."""
-    return replaced_tokens(backbone, *made[backbone.name][what])
+    own = made[backbone.name][what]
+    if own.tokens is None:
+        return masked_keys(backbone, own.places, own.blocks)
+    return replaced_tokens(backbone, *own)
+
+
+def _at_start(own: OutlierTokens, plain: Captured) -> TokensAt:
+    """All tokens after the block from which outliers are replaced."""
+    every = torch.arange(plain.layout.tokens).expand(len(plain["token_norms"]), -1)
+    return TokensAt(every, own.blocks[0])
 
 
 def _eligible(layout: TokenLayout) -> Bool[Tensor, " token"]:
@@ -290,10 +305,12 @@ def _outlier_tokens(
 
 
 class Replacement(NamedTuple):
-    """The arguments of `replaced_tokens` for one kind of tokens of one model."""
+    """The arguments of `replaced_tokens` for one kind of tokens of one model; without tokens their
+    keys are masked.
+    """
 
     places: Places
-    tokens: Float[Tensor, "#image block #k width"]
+    tokens: Float[Tensor, "#image block #k width"] | None
     blocks: Sequence[int]
     normed: bool
 
@@ -322,7 +339,8 @@ def _replacements(
         }
 
     lent = [kind for kind in kinds if "other" in kinds[kind]]
-    learnt = at({x: {kind: own.learnt[kind] for kind in kinds} for x, own in tokens.items()}, learn)
+    known = dict.fromkeys([*kinds, "normal"])
+    learnt = at({x: {kind: own.learnt[kind] for kind in known} for x, own in tokens.items()}, learn)
     theirs = {x: {kind: own.tested[kind] for kind in lent} for x, own in tokens.items()}
     theirs = at(theirs, images) if lent else {}
     made: dict[str, dict[tuple[str, str], Replacement]] = {name: {} for name in tokens}
@@ -343,6 +361,11 @@ def _replacements(
                         new = borrowed(theirs[name]["tokens_at"][kind], places)
                     case "bias":
                         new = attended.mean[None, :, None]
+                    case "absent":
+                        normal = learnt[name]["tokens_at"]["normal"], own.learnt["normal"]
+                        new = moments(*normal).mean[None, :, None]
+                    case "masked":
+                        new = None
                 made[name][kind, how] = Replacement(places, new, own.blocks, how == "bias")
     return made
 

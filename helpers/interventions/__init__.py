@@ -29,7 +29,12 @@ from helpers.interventions.positions import (
     rolled_content,
     unit_treatments,
 )
-from helpers.interventions.replaced import replaced_tokens, set_channels
+from helpers.interventions.replaced import (
+    masked_keys,
+    replaced_tokens,
+    resumed,
+    set_channels,
+)
 from helpers.interventions.tokens import (
     INITS,
     REGISTER_STD,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -43,16 +44,12 @@ def replaced_tokens(
     Raises:
         ValueError: no such block, or an image without a row.
     """
-    depth, images = backbone.depth, len(places)
-    if wrong := [block for block in blocks if not 0 <= block < depth - 1]:
-        raise ValueError(f"nothing of '{backbone.name}' attends to what block {wrong[0]} returns")
-    tokens = tokens.expand(images, len(blocks), places.shape[1], backbone.width)
+    tokens = tokens.expand(len(places), len(blocks), places.shape[1], backbone.width)
+    _require_attended(backbone, blocks)
     backbone.next_image = 0
 
     def replaced(x: Tensor, index: int) -> Tensor:
-        now = slice(backbone.next_image, backbone.next_image + len(x))
-        if now.stop > images:
-            raise ValueError(f"places for {images} images, and image {now.stop - 1} passes")
+        now = _passing(backbone, len(x), len(places))
         image, column = (places[now] >= 0).nonzero(as_tuple=True)
         x = x.clone()
         x[image, places[now][image, column]] = tokens[now, index][image, column].to(x)
@@ -68,6 +65,83 @@ def replaced_tokens(
                 hook = replace_input(backbone.blocks[block + 1], change)
             hooks.enter_context(hook)
         yield backbone
+
+
+@intervention
+def masked_keys(
+    backbone: Backbone, places: Int[Tensor, "image k"], blocks: Sequence[int]
+) -> Iterator[Backbone]:
+    """Let no token attend to those at `places` in the block after each of the `blocks`.
+
+    Args:
+        backbone: a model of timm.
+        places, blocks: as in `replaced_tokens`.
+
+    Raises:
+        ValueError: no such block, an image without a row, or a model of another library.
+    """
+    if not backbone.family.startswith("timm"):
+        raise ValueError(f"the attention of '{backbone.name}' takes no mask known here")
+    _require_attended(backbone, blocks)
+    backbone.next_image = 0
+
+    def masked(_: Any, inputs: tuple, options: dict) -> tuple[tuple, dict]:
+        x = inputs[0]
+        now = _passing(backbone, len(x), len(places))
+        image, column = (places[now] >= 0).nonzero(as_tuple=True)
+        mask = x.new_zeros(len(x), 1, 1, x.shape[1])
+        mask[image, 0, 0, places[now][image, column]] = -torch.inf
+        return inputs, options | {"attn_mask": mask}
+
+    with ExitStack() as hooks:
+        for block in blocks:
+            attention = backbone.blocks[block + 1].attn
+            hooks.enter_context(attention.register_forward_pre_hook(masked, with_kwargs=True))
+        yield backbone
+
+
+@intervention
+def resumed(
+    backbone: Backbone, block: int, tokens: Float[Tensor, "image token width"]
+) -> Iterator[Backbone]:
+    """Take up the pass after `block` with the `tokens` that it returned, and skip the blocks up to
+    it: to the bit the whole pass, for a part of its time.
+
+    The k-th image gets the k-th row, as in `replaced_tokens`.
+
+    Raises:
+        ValueError: no block follows, or an image without a row.
+    """
+    _require_attended(backbone, [block])
+    backbone.next_image = 0
+
+    def stored(x: Tensor) -> Tensor:
+        return tokens[_passing(backbone, len(x), len(tokens))].to(x)
+
+    with ExitStack() as changes:
+        for skipped in backbone.blocks[: block + 1]:
+            skipped.forward = _as_it_is
+            changes.callback(delattr, skipped, "forward")
+        changes.enter_context(replace_input(backbone.blocks[block + 1], stored))
+        yield backbone
+
+
+def _as_it_is(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x
+
+
+def _require_attended(backbone: Backbone, blocks: Sequence[int]) -> None:
+    """Raise ValueError for a block whose output no attention reads."""
+    if wrong := [block for block in blocks if not 0 <= block < backbone.depth - 1]:
+        raise ValueError(f"nothing of '{backbone.name}' attends to what block {wrong[0]} returns")
+
+
+def _passing(backbone: Backbone, count: int, images: int) -> slice:
+    """Which of the images, that have a row each, pass now."""
+    now = slice(backbone.next_image, backbone.next_image + count)
+    if now.stop > images:
+        raise ValueError(f"places for {images} images, and image {now.stop - 1} passes")
+    return now
 
 
 @intervention

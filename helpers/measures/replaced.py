@@ -23,6 +23,7 @@ Chosen = Bool[Tensor, "image token"]
 Scores = Float[Tensor, "image token"]
 TokensAt = Float[Tensor, "image block k width"]
 PerToken = Float[Tensor, "image block token"]
+NULLS = {"absent": "mean_normal", "masked": "masked_normal"}  # the same at as many random patches
 
 
 def start_block(norms: PerToken, patches: Float[Tensor, "image block patch"]) -> int:
@@ -105,9 +106,9 @@ def replacement_costs(
 
     `patches` is whether a probe on the other patches is right; not of conditions that replace some
     of these. `accuracy` and `patches_accuracy` in %, of the unchanged model. Of each other
-    condition,
-    whose name ends the name: `loss_` and `patches_`, accuracy lost in points, and `entropy_`,
-    cross-entropy gained in nats, all paired over images.
+    condition, whose name ends the name: `loss_` and `patches_`, accuracy lost in points, and
+    `entropy_`, cross-entropy gained in nats, all paired over images. `absent_minus_random` and
+    `masked_minus_random`: what outlier tokens lose more than as many random patches, in points.
     """
     first, *others = right
     true = torch.as_tensor(labels).long()
@@ -125,4 +126,7 @@ def replacement_costs(
         }
         if name in patches:
             estimates[f"patches_{name}"] = points(patches[first], patches[name])
+    for name, null in NULLS.items():
+        if {name, null} <= right.keys():
+            estimates[f"{name}_minus_random"] = points(right[null], right[name])
     return estimates

@@ -1,11 +1,14 @@
 """Replaced tokens against blocks that are called one after another, with no hook."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 import torch
 from zoo import PLACES, assert_near, entering, hooks, models, pixels
 
 from helpers.capture import FinalTokens, Output, TokenNorms, TokensAt, capture
-from helpers.interventions import nested, replaced_tokens
+from helpers.interventions import masked_keys, nested, replaced_tokens, resumed
 from helpers.interventions import test_time_registers as moved_neurons
 
 KINDS = ("vit", "registers", "layerscale", "open_clip", "dinov3-reg4", "pooled")
@@ -101,3 +104,43 @@ def test_an_image_without_a_row_is_refused(backbone):
     with pytest.raises(ValueError, match="2 images"), few:
         backbone(pixels(backbone, 3))
     assert not hooks(backbone.model) and not backbone.interventions
+
+
+@models("vit", "registers", "layerscale", "dinov3-reg4", "pooled")
+def test_masked_tokens_are_attended_to_by_none(backbone):
+    """What the others become does not depend on what stands there, and is not what it was."""
+    x, seen = pixels(backbone, 5), [FinalTokens()]
+    elsewhere = torch.ones(5, backbone.layout.tokens, dtype=torch.bool)
+    for image, places in enumerate(PLACES[:5].tolist()):
+        elsewhere[image, [place for place in places if place >= 0]] = False
+    plain = capture(backbone, x, seen)["final_tokens"]
+    finals = []
+    for tokens in (drawn(backbone, 2), torch.full((1, 2, 1, 1), 7.0)):
+        put_there = partial(replaced_tokens, places=PLACES, tokens=tokens, blocks=[0, 1])
+        with nested(put_there, partial(masked_keys, places=PLACES, blocks=[0, 1]))(backbone):
+            finals.append(capture(backbone, x, seen, batch_size=2)["final_tokens"])
+    torch.testing.assert_close(*(y[elsewhere] for y in finals), atol=1e-4, rtol=1e-4)
+    some = (PLACES[:5] >= 0).any(1)
+    assert ((finals[0] - plain)[:, 0].abs().amax(1) > 1e-3).tolist() == some.tolist()
+    assert not hooks(backbone.model)
+
+
+@models(*KINDS)
+def test_a_pass_that_is_resumed_is_the_whole_pass(backbone):
+    x, last = pixels(backbone, 5), [TokenNorms(-1), Output()]
+    change = partial(replaced_tokens, places=PLACES, tokens=drawn(backbone, 1), blocks=[1])
+    every = torch.arange(backbone.layout.tokens).expand(5, -1)
+    tokens = capture(backbone, x, [TokensAt(every, 1)], batch_size=2)["tokens_at"]
+    for condition in (nullcontext, change):
+        with condition(backbone):
+            whole = capture(backbone, x, last, batch_size=2)
+        with nested(partial(resumed, block=1, tokens=tokens), condition)(backbone):
+            part = capture(backbone, torch.zeros_like(x), last, batch_size=2)
+        assert all(torch.equal(part[key], whole[key]) for key in whole)
+    assert not hooks(backbone.model) and "forward" not in vars(backbone.blocks[0])
+
+
+@models("open_clip")
+def test_a_mask_of_another_library_is_refused(backbone):
+    with pytest.raises(ValueError, match="no mask"), masked_keys(backbone, PLACES, [0]):
+        pass

@@ -100,11 +100,14 @@ def test_costs_in_closed_form():
     labels = torch.tensor([0, 1, 0, 1] * 10)
     sure, even = 4 * F.one_hot(labels, 2).float(), torch.zeros(40, 2)
     right = {"as it is": labels >= 0, "zero": labels == 0, "mean_normal": labels >= 0}
-    scores = {"as it is": sure, "zero": even, "mean_normal": sure}
+    right["absent"] = torch.arange(40) < 30
+    scores = {"as it is": sure, "zero": even, "mean_normal": sure, "absent": sure}
     patches = {"as it is": labels == 1, "zero": labels < 0}
     found = replacement_costs(right, scores, patches, labels)
     names = {"accuracy", "patches_accuracy", "loss_zero", "entropy_zero", "patches_zero"}
-    assert found.keys() == names | {"loss_mean_normal", "entropy_mean_normal"}
+    names |= {f"{x}_{y}" for x in ("loss", "entropy") for y in ("mean_normal", "absent")}
+    assert found.keys() == names | {"absent_minus_random"}
+    assert found["absent_minus_random"].value == found["loss_absent"].value == 25
     assert (found["accuracy"].value, found["patches_accuracy"].value) == (100, 50)
     assert (found["loss_zero"].value, found["patches_zero"].value) == (50, 50)
     assert found["loss_mean_normal"].value == found["entropy_mean_normal"].value == 0
