@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-from helpers.measures._arrays import Array, Grid, PatchMask, PerImage, like, to_numpy
+from helpers.measures._arrays import Array, Grid, PatchMask, PatchScores, PerImage, like, to_numpy
 from helpers.measures.answers import points
-from helpers.measures.stats import Estimates, mcnemar, over_images
+from helpers.measures.stats import Estimates, auc, mcnemar, over_images
 
 Features = Float[Tensor, "image row column width"]
 OneBox = Float[Tensor, "image 4"]  # of each image
@@ -167,21 +167,36 @@ def whole_box_hits(truth: TrueBoxes | None, images: int) -> PerImage:
     return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)
 
 
+def in_boxes(truth: TrueBoxes, grid: Grid) -> PatchMask:
+    """Which patches of each image have their middle in a true box, row-major."""
+    rows, columns = ((torch.arange(n) + 0.5) / n for n in grid)
+    found = []
+    for boxes in truth:
+        left, top, right, bottom = torch.as_tensor(boxes).reshape(-1, 4, 1, 1).unbind(1)
+        across = (left <= columns) & (columns < right)
+        found.append((across & (top <= rows[:, None]) & (rows[:, None] < bottom)).any(0).flatten())
+    return torch.stack(found)
+
+
+def object_auc(scores: PatchScores, inside: PatchMask, each: bool = False) -> PerImage:
+    """Chance that a patch `inside` has a higher score than another of its image, for scores whose
+    sign has no meaning: the better one for all images together, or with `each` for every image.
+
+    Nan for an image where all patches are inside, or none.
+    """
+    pairs = zip(scores, inside, strict=True)
+    found = torch.tensor([auc(score[own], score[~own]) for score, own in pairs])
+    return found.maximum(1 - found) if each else found if found.nanmean() > 0.5 else 1 - found
+
+
 def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | None) -> PerImage:
     """The share of a map (one number a patch, none negative, of the whole picture) that lies on
-    patches whose middle is in a true box; nan for an image without one.
+    patches `in_boxes`; nan for an image without one.
     """
     if truth is None:
         return torch.full((len(maps),), torch.nan)
-    rows, columns = ((torch.arange(n) + 0.5) / n for n in maps.shape[1:])
-    shares = torch.full((len(maps),), torch.nan)
-    for image, (one, boxes) in enumerate(zip(maps, truth, strict=True)):
-        left, top, right, bottom = torch.as_tensor(boxes).reshape(-1, 4, 1, 1).unbind(1)
-        across = (left <= columns) & (columns < right)
-        inside = across & (top <= rows[:, None]) & (rows[:, None] < bottom)
-        if len(boxes):
-            shares[image] = (one * inside.any(0)).sum() / one.sum()
-    return shares
+    inside = (maps.flatten(1) * in_boxes(truth, maps.shape[1:])).sum(1)
+    return torch.where(torch.tensor([*map(len, truth)]) > 0, inside / maps.sum((1, 2)), torch.nan)
 
 
 def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: Grid) -> PatchMask:

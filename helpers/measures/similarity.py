@@ -79,6 +79,35 @@ def varying_share(x: Vectors, seed: int = 0) -> Estimate:
     return bootstrap((spread / spread[:, 1].mean()).round(decimals=6), ratio_of_means, seed=seed)
 
 
+class Components(NamedTuple):
+    """The first principal components of vectors, in float64."""
+
+    centre: Float[Tensor, "*batch 1 width"]
+    directions: Float[Tensor, "*batch width component"]  #: the largest entry of each is positive
+    shares: Float[Tensor, "*batch component"]  #: of the variance
+
+    def scores(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n component"]:
+        """Of these vectors, or of any others."""
+        return (x.double() - self.centre) @ self.directions
+
+    def overlap(self, other: "Components") -> Float[Tensor, "*batch"]:
+        """How alike the spaces of both are: the mean squared cosine of their principal angles."""
+        return ((self.directions.mT @ other.directions) ** 2).sum((-2, -1)) / self.shares.shape[-1]
+
+
+def principal_components(x: Float[Tensor, "*batch item width"], count: int = 3) -> Components:
+    """The `count` directions of largest variance in each batch, the largest first; exact, where
+    `torch.pca_lowrank` is random.
+    """
+    x = x.double()
+    centre = x.mean(-2, keepdim=True)
+    variances, directions = torch.linalg.eigh((x - centre).mT @ (x - centre))  # the smallest first
+    shares = variances.flip(-1).clamp(min=0) / variances.sum(-1, keepdim=True)
+    directions = directions.flip(-1)[..., :count]
+    largest = directions.gather(-2, directions.abs().argmax(-2, keepdim=True))
+    return Components(centre, directions * largest.sign(), shares[..., :count])
+
+
 def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:
     """Linear centred kernel alignment of two representations of the same n images, in float64.
 

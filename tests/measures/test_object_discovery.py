@@ -9,9 +9,11 @@ from helpers.measures.object_discovery import (
     box_hits,
     corloc,
     covered,
+    in_boxes,
     lost_box_sweep,
     lost_boxes_within,
     lost_maps,
+    object_auc,
     share_in_boxes,
 )
 
@@ -228,3 +230,19 @@ def test_a_planted_share_in_boxes():
 def test_a_patch_belongs_to_the_box_that_holds_its_middle():
     flat, almost = torch.ones(2, 2, 2), np.float32([[0.0, 0.0, 0.24, 1.0]])
     assert share_in_boxes(flat, [almost, almost + np.float32([0, 0, 0.02, 0])]).tolist() == [0, 0.5]
+
+
+def test_objects_by_scores_without_a_sign():
+    """Two images whose objects are the low scores, one where they are the high ones, and one
+    without any other patch."""
+    inside = torch.tensor([[True, True, False, False]] * 3 + [[True] * 4])
+    scores = torch.tensor([[0.0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0], [0, 1, 2, 3]])
+    found = object_auc(scores, inside)
+    assert found[:3].tolist() == [1, 0.75, 0] and found[3].isnan()
+    assert object_auc(-scores, inside)[:3].tolist() == [1, 0.75, 0]
+    assert object_auc(scores, inside, each=True)[:3].tolist() == [1, 0.75, 1]
+
+
+def test_patches_in_boxes():
+    truth = [np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]]), np.zeros((0, 4), np.float32)]
+    assert in_boxes(truth, (2, 2)).tolist() == [[True, False, False, True], [False] * 4]

@@ -19,6 +19,7 @@ from helpers.measures.similarity import (
     neighbour_cosine,
     pairwise_cosine_drop,
     pairwise_cosine_over_images,
+    principal_components,
     varying_share,
 )
 from helpers.measures.stats import jackknife
@@ -244,3 +245,47 @@ def test_varying_share():
     for unit in (1e9, 1e-9):  # a share has none
         assert varying_share(unit * scattered, seed=3) == pytest.approx(found)
     assert varying_share(scattered) != found
+
+
+def test_components_of_features_of_rank_one():
+    """All variance is in one direction, whose largest entry is positive; scores are distances."""
+    steps = torch.arange(5.0)
+    found = principal_components(steps[:, None] * torch.tensor([0.6, -0.8, 0.0]) + 7, count=2)
+    torch.testing.assert_close(found.shares, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    expected = torch.tensor([-0.6, 0.8, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(found.directions[:, 0], expected, atol=1e-6, rtol=0)
+    scores = found.scores(torch.tensor([[7.0, 7.0, 7.0]]))
+    assert scores[0, 0].item() == pytest.approx(2, abs=1e-6)
+
+
+def test_one_outlier_along_one_direction():
+    """Of n patches one lies at a distance d along one axis, the others at plus and minus s along
+    another: variances d^2 (n - 1) / n^2 and s^2 (n - 1) / n. All of the rest is at the outlier."""
+    n, d, s = 9, 12.0, 1.0
+    x = torch.zeros(n, 4)
+    x[0, 3], x[1::2, 1], x[2::2, 1] = d, s, -s
+    found = principal_components(x)
+    first, second = d**2 * (n - 1) / n**2, s**2 * (n - 1) / n
+    expected = [first / (first + second), second / (first + second), 0]
+    assert found.shares.tolist() == pytest.approx(expected)
+    squared = found.scores(x)[:, 0] ** 2
+    assert (squared[0] / squared.sum()).item() == pytest.approx((n - 1) / n)
+    without = principal_components(x[1:])
+    assert without.directions[:, 0].tolist() == pytest.approx([0, 1, 0, 0])
+    # The first two directions are kept by both; the last one is any of the two that are left.
+    first = [principal_components(rows, count=1) for rows in (x, x[1:])]
+    assert first[0].overlap(first[1]).item() == pytest.approx(0)
+    both = [principal_components(rows, count=2) for rows in (x, x)]
+    assert both[0].overlap(both[1]).item() == pytest.approx(1)
+
+
+def test_components_against_singular_vectors_image_by_image():
+    x = torch.randn(3, 20, 6, generator=torch.Generator().manual_seed(0))
+    found = principal_components(x)
+    for image, own in enumerate(x.double()):
+        _, lengths, directions = torch.linalg.svd(own - own.mean(0))
+        torch.testing.assert_close(found.shares[image], (lengths**2 / (lengths**2).sum())[:3])
+        cosines = (directions[:3] * found.directions[image].T).sum(1)
+        torch.testing.assert_close(cosines.abs(), torch.ones(3, dtype=torch.float64))
+        scores = (own - own.mean(0)) @ found.directions[image]
+        torch.testing.assert_close(found.scores(x)[image], scores)
