@@ -81,6 +81,15 @@ def top_agreement(a: PatchScores, b: PatchScores) -> Answers:
     return a.argmax(-1) == b.argmax(-1)
 
 
+def roughness(maps: Float[Tensor, "image row column"]) -> Float[Tensor, " image"]:
+    """The total variation of a map: the mean difference of neighbours, over the mean of the map.
+
+    Neighbours share an edge. 0 for a constant map, whatever its size; nan for one that is all zero.
+    """
+    steps = [maps.diff(dim=dim).abs().flatten(1) for dim in (1, 2)]
+    return torch.cat(steps, dim=1).mean(1) / maps.mean((1, 2))
+
+
 def shared_attention(
     rows: Float[Tensor, "*batch query token"], most: int
 ) -> Float[Tensor, "*batch"]:

@@ -160,6 +160,21 @@ def expected_cka(x: Left, y: Right) -> float:
     return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
+def rank_share(x: Vectors) -> Estimate:
+    """The effective rank of representations of n images over their width, in float64.
+
+    It is the participation ratio of the eigenvalues l of their covariance, `(sum l)^2 / sum l^2`: 1
+    where all lie on a line, at most the width and n - 1. With few images it is too low, and the
+    interval, by `jackknife`, is for so many. Nan where all are alike.
+    """
+    rows = _centred(to_numpy(x).astype(np.float64))
+    n, width = rows.shape
+    total, without = (rows**2).sum(), n / (n - 1) * (rows**2).sum(axis=1)
+    value = _ratio(total, _hsic_of(rows, rows, False)) ** 2
+    each = _ratio(total - without, _hsic_without_each(rows, rows, False)) ** 2
+    return jackknife(value / width, each / width, (0, 1))
+
+
 class Floor(NamedTuple):
     """What CKA is where the images of x and y do not belong together, over permutations.
 

@@ -45,6 +45,7 @@ ESTIMATORS = {
     **{f"so2-layer-norms/{x}": {} for x in ("early", "growth", "final_jump", "highest")},
     "so8-attention-entropy/entropy_share": {"limits": (0, 1), "continuous": True},
     **{f"so8-attention-entropy/{x}": {} for x in ("entropy_last", "last_drop", "mean_drop_mean")},
+    **{f"so8-attention-entropy/{x}": {} for x in ("lower_drop", "depth_fall_without")},
     **{f"so1-norm-distribution/{x}": {} for x in ("feature_norm", "norm_shift", "norm_shift_fog")},
     "so1-norm-distribution/patch_norm_shift": {},
     "so3-neighbour-similarity/similarity_early": {"limits": (-1, 1), "continuous": True},
@@ -69,6 +70,7 @@ ESTIMATORS = {
     "so5-register-ablation/corloc_gain": {"limits": (-100, 100)},
     "so5-register-ablation/corloc_gain_mean": {"limits": (-100, 100)},
     **{f"so5-register-ablation/{x}": {} for x in ("register_norm", "mean_norm", "highest")},
+    **{f"so5-register-ablation/{x}": {} for x in ("roughness", "roughness_register")},
     **{
         f"so6-multi-register/gain_{x}": {"limits": (-100, 100)}
         for x in ("one", "more", "one_zeros", "one_mean", "one_normal")

@@ -11,6 +11,7 @@ from helpers.measures.attention import (
     iou,
     mass,
     rank_correlation,
+    roughness,
     shared_attention,
     top_agreement,
     top_patches,
@@ -72,6 +73,16 @@ def test_rank_correlation_against_scipy(convert, ties):
     assert type(found) is type(convert(a)) and np.asarray(found) == pytest.approx(
         expected, rel=1e-3
     )  # values 1e-5 apart tie
+
+
+def test_roughness_of_known_maps():
+    board = torch.tensor([[0.0, 2.0], [2.0, 0.0]])  # every step is 2, the mean 1
+    halves = torch.tensor([[1.0, 3.0], [1.0, 3.0]])  # two of four steps are 2, the mean 2
+    flat = torch.ones(2, 2)
+    maps = torch.stack([board, halves, flat, torch.zeros(2, 2)])
+    for scale in (1, 1e-3):
+        found = roughness(scale * maps)
+        assert found[:3].tolist() == pytest.approx([2, 0.5, 0]) and found[3].isnan()
 
 
 @BOTH

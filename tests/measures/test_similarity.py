@@ -20,6 +20,7 @@ from helpers.measures.similarity import (
     pairwise_cosine_drop,
     pairwise_cosine_over_images,
     principal_components,
+    rank_share,
     varying_share,
 )
 from helpers.measures.stats import jackknife
@@ -169,6 +170,22 @@ def test_the_interval_ends_before_one():
     assert 0 < estimate.low < estimate.value < estimate.high < 1
     same = cka_over_images(x, x)  # nothing varies: all that twelve images can say
     assert same.high == 1 and 0.7 < same.low < 0.8
+
+
+def participation(x):
+    """The effective rank over the width, from the eigenvalues."""
+    values = np.linalg.eigvalsh(np.cov(x, rowvar=False))
+    return values.sum() ** 2 / (values**2).sum() / len(values)
+
+
+def test_the_rank_is_that_of_the_eigenvalues_and_leaves_each_image_out():
+    x = np.random.default_rng(0).normal(size=(30, 6)) * [5, 3, 1, 1, 0.1, 0] + 7
+    expected = jackknife(participation(x), without_each(participation, x), (0, 1))
+    assert rank_share(torch.tensor(x)) == pytest.approx(expected)
+    corners = torch.cat([torch.eye(4), -torch.eye(4)])  # as long in each direction
+    assert rank_share(corners).value == pytest.approx(1)
+    assert rank_share(torch.arange(8.0)[:, None].expand(8, 4)).value == pytest.approx(1 / 4)
+    assert np.isnan(rank_share(torch.ones(8, 4)).value)
 
 
 ROWS = np.random.default_rng(0).normal(size=(8, 2))
