@@ -170,15 +170,17 @@ def writes(
     return {name: torch.where(event >= EVENT, x.float(), torch.nan) for name, x in found.items()}
 
 
-def concentration(received: Float[Tensor, "*batch token"]) -> dict[str, Float[Tensor, "*batch"]]:
+def concentration(
+    received: Float[Tensor, "*batch token"], part: float = 0.01
+) -> dict[str, Float[Tensor, "*batch"]]:
     """How unevenly attention is received.
 
     Returns:
-        "top": the share of the 1 % of the tokens that get most, at least one; "peak": the largest
-        over the median, at most a million; "entropy": in nats, at most log(tokens).
+        "top": the share of the `part` of the tokens that get most, at least one; "peak": the
+        largest over the median, at most a million; "entropy": in nats, at most log(tokens).
     """
     shares = received / received.sum(-1, keepdim=True)
-    most = max(1, round(0.01 * shares.shape[-1]))
+    most = max(1, round(part * shares.shape[-1]))
     return {
         "top": shares.topk(most).values.sum(-1),
         "peak": shares.amax(-1) / shares.median(-1).values.clamp(min=1e-6 * shares.amax(-1)),

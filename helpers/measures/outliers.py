@@ -203,14 +203,17 @@ def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:
 
     "onset_block", mean over the images with an onset (`onset_block`); "max_norm" and
     "max_attention" on a patch, in the block where they are largest; "early_norm" and
-    "early_attention", the largest before the median onset.
+    "early_attention", the largest before the median onset. "attention_lag", blocks from the largest
+    step of the norm to that of the attention, over the images with an onset.
     """
-    onset = onset_block(norms)
-    found: Estimates = {"onset_block": over_images(onset[onset >= 0], (0, norms.shape[1]))}
+    onset, depth = onset_block(norms), norms.shape[1]
+    found: Estimates = {"onset_block": over_images(onset[onset >= 0], (0, depth))}
     for name, of_patches in {"norm": norms, "attention": attention}.items():
         top = of_patches.amax(-1)
         found[f"max_{name}"] = over_images(at_peak(top, top))
         found[f"early_{name}"] = largest_before(top, median_onset(onset))
+    norm, step = (x.amax(-1).diff(dim=1).argmax(1) for x in (norms, attention))
+    found["attention_lag"] = over_images((step - norm)[onset >= 0], (-depth, depth))
     return found
 
 

@@ -210,6 +210,7 @@ def test_concentration_of_what_is_received():
     shares[[3, 5, 7]] = torch.tensor([0.3, 0.15, 0.05])
     found = concentration(torch.stack([shares, torch.ones(200)]))
     np.testing.assert_allclose(found["top"], [0.45, 0.01], rtol=1e-5)  # of two tokens
+    assert concentration(shares, 0.02)["top"] == pytest.approx(0.5 + 0.5 / 197)  # of four
     np.testing.assert_allclose(found["peak"], [0.3 / (0.5 / 197), 1], rtol=1e-5)
     own = 0.5 * np.log(197 / 0.5) - sum(x * np.log(x) for x in (0.3, 0.15, 0.05))
     np.testing.assert_allclose(found["entropy"], [own, np.log(200)], rtol=1e-5)
