@@ -18,7 +18,12 @@ from scipy.stats import skew
 from helpers.measures import stats
 from helpers.measures.answers import macro_scores
 from helpers.measures.norms import norm_ratio
-from helpers.measures.similarity import cka_difference, cka_over_images, gram_shares_over_images
+from helpers.measures.similarity import (
+    cka_difference,
+    cka_over_images,
+    gram_shares_over_images,
+    rank_share,
+)
 from helpers.measures.stats import Estimate, bootstrap, over_images
 
 SIZES = (80, 1000)
@@ -164,6 +169,7 @@ CASES = (
     Case("debiased CKA", cka(debiased=True), 0.5),
     Case("difference of two CKA", difference_of_cka),
     Case("share in the Gram matrix", share_of_gram),
+    Case("effective rank", lambda rng, n: rank_share(rng.normal(size=(n, 8)) * range(1, 9))),
     Case("macro F1", macro("macro_f1")),
     Case("macro precision", macro("macro_precision")),
     Case("macro recall", macro("macro_recall")),

@@ -160,7 +160,7 @@ def expected_cka(x: Left, y: Right) -> float:
     return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
-def rank_share(x: Vectors) -> Estimate:
+def rank_share(x: Left) -> Estimate:
     """The effective rank of representations of n images over their width, in float64.
 
     It is the participation ratio of the eigenvalues l of their covariance, `(sum l)^2 / sum l^2`: 1

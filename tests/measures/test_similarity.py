@@ -181,7 +181,7 @@ def participation(x):
 def test_the_rank_is_that_of_the_eigenvalues_and_leaves_each_image_out():
     x = np.random.default_rng(0).normal(size=(30, 6)) * [5, 3, 1, 1, 0.1, 0] + 7
     expected = jackknife(participation(x), without_each(participation, x), (0, 1))
-    assert rank_share(torch.tensor(x)) == pytest.approx(expected)
+    assert rank_share(x) == pytest.approx(expected)
     corners = torch.cat([torch.eye(4), -torch.eye(4)])  # as long in each direction
     assert rank_share(corners).value == pytest.approx(1)
     assert rank_share(torch.arange(8.0)[:, None].expand(8, 4)).value == pytest.approx(1 / 4)
