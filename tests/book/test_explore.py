@@ -30,12 +30,15 @@ def test_one_unit_makes_the_outliers_of_the_corners():
     assert (counts[before, :, 7:] == 4).all() and (counts[before, :, :6] == 0).all()
     assert (counts[off, :, 7:] == 0).all()
     assert all({*row.argsort()[-4:].tolist()} == {*data["corners"]} for row in norms[before, :, -1])
-    cat = [one["id"] for one in data["photographs"]].index("chelsea.png")
+    shown = [one["id"] for one in data["photographs"]].index("coffee.png")
     page = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
-    for name, digits in (("norms", 0), ("attention", 2)):
+    for name, digits in (("norms", 0), ("attention", 3)):
         for state, word in (("before", "as trained"), ("moved", "unit shifted")):
-            values = dequantise(data[name])[data["states"].index(state), cat, -1]
+            values = dequantise(data[name])[data["states"].index(state), shown, -1]
             assert f"{word}: largest {values.max():.{digits}f}," in page
+    attention = dequantise(data["attention"])[[before, off[1]], shown, -1][:, data["corners"]]
+    kept = attention[1].sum() / attention[0].sum()
+    assert f"The corners keep {kept:.0%} of".replace("%", " %") in page
 
 
 def test_thresholds_agree_with_the_published_run(book):
