@@ -93,8 +93,9 @@ def classifiers_of(
         return Classifiers(None)
     captured = lab.passes(train, [Feature()], [condition], models)[condition]
     how = {"schedule": SCHEDULES[schedule], "seed": lab.seed, "device": lab.device}
+    labels = train.require_labels()
     return Classifiers(
-        {model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()}
+        {model: fit_classifier(c["feature"], labels, **how) for model, c in captured.items()}
     )
 
 

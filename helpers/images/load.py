@@ -3,6 +3,7 @@
 Every source but what is drawn is opened as a `datasets.Dataset`, whose rows tables.py reads.
 """
 
+import glob
 import heapq
 import os
 import re
@@ -326,14 +327,16 @@ def _from_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     import datasets
     import pyarrow.parquet
 
-    full = [path.absolute() for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
+    full = [path for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
+    full = [path.parent.resolve() / path.name for path in full]  # in a pattern .. matches nothing
     if not full:
         raise ValueError(f"{name!r} has no images")
-    # The library would take these for patterns, variables, or chains of addresses.
-    if re.search(r"[][*?{}$~%]|::", "".join(map(str, full))):
+    # The library would take these for variables or chains of addresses: such files are held whole.
+    if re.search(r"\$|::", "".join(map(str, full))):
         return datasets.Dataset(pyarrow.parquet.read_table(full, partitioning=None))
     datasets.disable_progress_bars()  # which would stand in the outputs of notebooks
-    return datasets.load_dataset("parquet", data_files=[*map(str, full)], split="train")
+    escaped = [glob.escape(str(path)) for path in full]  # else it would take [ ] * ? for patterns
+    return datasets.load_dataset("parquet", data_files=escaped, split="train")
 
 
 def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":

@@ -47,6 +47,7 @@ def model_with_test_time_registers(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
     ):
         raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention")
+    layout = backbone.layout.with_appended(count)
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
@@ -63,7 +64,7 @@ def model_with_test_time_registers(
     exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
     exported.lengthen_prefix(count)
     for block, shift in shifts.items():
-        layer, layout = exported.neurons(block), backbone.layout.with_appended(count)
+        layer = exported.neurons(block)
         exported.model.set_submodule(
             paths[layer], _Shifted(layer, shift.to(backbone.device), layout)
         )
@@ -96,6 +97,7 @@ def write_model(
     Raises:
         ValueError: `unwritable`, and as `model_with_test_time_registers`.
     """
+    backbone.layout.with_appended(count)
     if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use model_with_test_time_registers")
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)

@@ -209,6 +209,7 @@ def moved_positions(
     Raises:
         ValueError: a model without position embedding.
     """
+    backbone.layout.require_free()
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
     only_rotary = rotary and backbone.position_embedding is None
     if only_rotary:

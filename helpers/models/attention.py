@@ -53,6 +53,11 @@ class Attention:
     def v(self) -> Tensor:
         return self._heads(2)
 
+    @property
+    def matched(self) -> tuple[Tensor, Tensor]:
+        """Queries and keys whose scaled products are the logits, with what is added to these."""
+        return self.q, self.k
+
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
         return self.cls_logits(layout).softmax(dim=-1)
@@ -136,7 +141,6 @@ class RotaryAttention(Attention):
 
     def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):
         self.attn, self.scale, self.x, self.rotation = attn, attn.scale, x.float(), rotation
-        self.prefix = attn.num_prefix_tokens
 
     def _layer(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias that make queries, keys or values."""
@@ -158,7 +162,7 @@ class RotaryAttention(Attention):
     def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
         x = self._project(self.x, part)
         if self.rotation is not None and part < 2:
-            prefix, patches = x.tensor_split([self.prefix], dim=2)
+            prefix, patches = x.tensor_split([self.attn.num_prefix_tokens], dim=2)
             half = self.attn.rotate_half
             x = torch.cat([prefix, apply_rot_embed_cat(patches, self.rotation, half=half)], dim=2)
         # Keys and values are repeated for the heads that share them.
@@ -167,6 +171,32 @@ class RotaryAttention(Attention):
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
         return (query @ self.k.mT).squeeze(2)
+
+
+class BiasedAttention(RotaryAttention):
+    """From the input of the attention of timm's Beit, and the bias of its logits.
+
+    bias: (head, token, token), what the relative position of query and key adds.
+    """
+
+    def __init__(self, attn: nn.Module, x: Tensor, bias: Float[Tensor, "head token token"]):
+        super().__init__(attn, x, None)
+        self.bias = bias.float()
+
+    def _project(self, x: Tensor, part: int) -> Float[Tensor, "image head token dim"]:
+        weight, bias = self._layer(part)
+        heads = F.linear(x, weight.float(), None if bias is None else bias.float())
+        return heads.unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
+
+    @cached_property
+    def matched(self) -> tuple[Tensor, Tensor]:
+        # A query carries its row of the bias, and each key a one that picks its column.
+        rows = (self.bias / self.scale).expand(len(self.x), -1, -1, -1)
+        columns = torch.eye(rows.shape[-1], device=rows.device).expand_as(rows)
+        return torch.cat([self.q, rows], dim=-1), torch.cat([self.k, columns], dim=-1)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        return super().cls_logits(layout) + layout.cls_token(self.bias, dim=1)
 
 
 class Update:

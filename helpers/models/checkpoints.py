@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
+from timm.models import beit
 from torch import Tensor, nn
 
 from helpers.models import converted, modeling, open_clip_family
@@ -30,7 +30,14 @@ from helpers.models.family import (
     require_real,
     saved_in,
 )
-from helpers.models.timm_family import create, require_plain, wrap_at
+from helpers.models.timm_family import (
+    BIASES,
+    KINDS,
+    beit_options,
+    create,
+    require_plain,
+    wrap_at,
+)
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
 ANCHORS = (  # the patch embedding in the words of authors that timm converts
@@ -41,6 +48,9 @@ ANCHORS = (  # the patch embedding in the words of authors that timm converts
     "preprocessor.patchifier.proj.weight",  # AIMv2
     "radio_model.model.patch_generator.embedder.weight",  # RADIO
     "beit3.vision_embed.proj.weight",
+)
+KERNELS = tuple(  # the same in the words of Google's files
+    f"{prefix}embedding/kernel" for prefix in ("", "opt/target/", "params/", "params/img/")
 )
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Parts of names under which training scripts keep averaged weights; data2vec's _ema is a target.
@@ -112,6 +122,8 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         return fill(name, arch, None, framing)
     if not (place := located(path)).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
+    if place.suffix == ".npz" and fill is _filled:
+        return _from_jax(name, arch, place, framing)
     with loading(name):
         every = _weights_in(saved_in(place))
     fits, refused = {}, ValueError(f"'{name}' holds no weight called {anchors[0]!r}")
@@ -185,9 +197,16 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     if state is None:
         return create(name, arch, False, framing)
     require_real(name, state)
+    module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
+    options: dict[str, Any] = {}
+    if module is beit:
+        state = {key: value for key, value in state.items() if key != "mask_token"}
+        options = beit_options(state)
     with torch.device("meta"):
-        sketch = timm.create_model(arch, num_classes=1)
-    embed, positions, sketch.pos_embed = sketch.patch_embed, sketch.pos_embed, None
+        sketch = timm.create_model(arch, num_classes=1, **options)
+    embed, positions = sketch.patch_embed, sketch.pos_embed
+    if module is not beit:
+        sketch.pos_embed = None
     anchor = next(key for key in ANCHORS if key in state)
     theirs, ours = state[anchor].shape, embed.proj.weight.shape
     if len(theirs) == 4 and theirs != ours or theirs.numel() != ours.numel():
@@ -198,21 +217,28 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
             raise ValueError(f"the weights of '{name}' have biases of queries; try {arch}_qkvb")
         state = {key: value for key, value in state.items() if key not in biases}
     # What timm makes of it; it resamples no positions where the model has none.
-    module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
-    with loading(name):
-        words = module.checkpoint_filter_fn(dict(state), sketch)
+    try:
+        with loading(name):
+            words = module.checkpoint_filter_fn(dict(state), sketch)
+    except AttributeError as error:  # a bias of positions where the architecture has none
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
     classes = len(words.get("head.weight", ()))
     # With a classifier timm would drop a head of another size, and all that is strict.
     overlay = {"num_classes": classes, "state_dict": state, "classifier": None}
-    if positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
+    biases = next((x for key, x in state.items() if key.endswith(BIASES)), None)
+    patches = 0
+    if biases is not None:  # of a square of positions, since timm reads no other
+        patches = (math.isqrt(len(biases) - 3) // 2 + 1) ** 2
+    elif positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
         before = positions.shape[1] - math.prod(embed.grid_size)
         patches = words["pos_embed"].shape[1] - (0 if "register_tokens" in state else before)
+    if patches:
         size = _size_of(name, patches, embed, framing.fitted(name, embed.patch_size))
         if size != tuple(embed.img_size):
             overlay["input_size"] = (3, *size)  # where the file's positions stand
             framing = framing._replace(size=framing.size or size)
-    options: dict[str, Any] = {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
-    if "register_tokens" in state and sketch.reg_token is None:
+    options |= {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+    if "register_tokens" in state and getattr(sketch, "reg_token", True) is None:
         options |= {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
     backbone = create(name, arch, True, framing, num_classes=classes, **options)
     # timm is never strict with SigLIPs, whose pooling may be left out.
@@ -220,6 +246,49 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     odd = (backbone.model.state_dict().keys() ^ words.keys()) - pooling
     if odd and "siglip" in arch:
         raise ValueError(f"the weights of '{name}' are not those of {arch}: {min(odd)}")
+    return backbone
+
+
+def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
+    """Timm's `arch` with the weights of one of Google's files, which its own loader reads.
+
+    That fills what it finds, so what it leaves as it was and what it leaves out are looked for.
+    """
+    with loading(name), np.load(place) as file:
+        shapes = {key: file[key].shape for key in file.files}
+    if (kernel := next((key for key in KERNELS if key in shapes), None)) is None:
+        raise ValueError(f"'{name}' holds no weight called {KERNELS[0]!r}")
+    prefix = kernel.removesuffix(KERNELS[0])
+    shapes = {key.removeprefix(prefix): x for key, x in shapes.items() if key.startswith(prefix)}
+    sizes = {key: math.prod(x) for key, x in shapes.items() if not key.startswith("pre_logits/")}
+    with torch.device("meta"):
+        sketch = timm.create_model(arch)
+    embed, *theirs = sketch.patch_embed, *shapes[KERNELS[0]]
+    if tuple(theirs[-1:] + theirs[-2:-1] + theirs[:-2]) != embed.proj.weight.shape:
+        raise ValueError(f"{kernel} in '{name}' is {tuple(theirs)}, not that of {arch}")
+    positions = next(key for key in shapes if key.endswith("pos_embedding"))
+    before = sketch.pos_embed.shape[1] - math.prod(embed.grid_size)
+    wanted = framing.fitted(name, embed.patch_size)
+    size = _size_of(name, shapes[positions][1] - before, embed, wanted)
+    if size != tuple(embed.img_size):
+        framing = framing._replace(size=wanted or size)
+    classes = shapes.get("head/bias", (0,))[-1]
+    backbone = create(name, arch, False, framing, num_classes=classes)
+    state = backbone.model.state_dict()
+    for value in state.values():
+        value.fill_(torch.nan)
+    try:
+        with loading(name):
+            backbone.model.load_pretrained(str(place))
+    except KeyError as error:
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
+    left = sorted(key for key, value in state.items() if value.isnan().any())
+    ours = sum(value.numel() for key, value in state.items() if key != "pos_embed")
+    if left or ours != (there := sum(sizes.values()) - sizes[positions]):
+        odd = f"{left[0]} is not there" if left else f"{there} numbers, not {ours}"
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {odd}")
+    unused = ", without pre_logits" * (len(sizes) < len(shapes))
+    backbone.pretrained, backbone.source = True, f"the weights in {place.name}{unused}"
     return backbone
 
 
@@ -301,8 +370,7 @@ def _is_transformers(module: nn.Module) -> bool:
 def _towers(module: nn.Module) -> Iterator[nn.Module]:
     """The Vision Transformers in `module`, however deep in wrappers such as DataParallel."""
     module = getattr(module, "_orig_mod", module)
-    known = isinstance(module, VisionTransformer | Eva)
-    if known or _is_open_clip(module) or _is_transformers(module):
+    if isinstance(module, tuple(KINDS)) or _is_open_clip(module) or _is_transformers(module):
         yield module
     else:
         for part in module.children():

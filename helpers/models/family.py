@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import torch
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
@@ -71,7 +72,7 @@ def loading(name: str) -> Iterator[None]:
             "HF_HUB_OFFLINE set, or file missing)"
         )
         raise ModelUnavailable(f"'{name}' {reason}") from error
-    except (RuntimeError, UnpicklingError, SafetensorError) as error:
+    except (RuntimeError, UnpicklingError, SafetensorError, BadZipFile) as error:
         raise ValueError(f"the weights of '{name}' do not load: {error}") from error
 
 

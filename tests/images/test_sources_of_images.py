@@ -69,6 +69,8 @@ def test_a_path_is_no_pattern(tmp_path, monkeypatch, folder):
     monkeypatch.setenv("REGISTERS_DATA", str(tmp_path / folder / ".."))
     for form in ("parquet:val.parquet", "parquet:.", f"data:{folder}/val"):
         assert sorted(values(load_images(form))) == [0, 1, 2]
+    mapped = load._from_parquet([Path("val.parquet")], name).cache_files
+    assert bool(mapped) != ("::" in folder or "$" in folder)  # and not held whole
 
 
 def test_a_split_is_found_below_the_folder_of_the_environment(tmp_path, monkeypatch):
