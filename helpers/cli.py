@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from helpers.claims import history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, other_inputs
 from helpers.claims.result import Result, as_expected, read_result, unexpected
@@ -163,7 +164,7 @@ def list_claims(project, name, as_json):
         ]
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
+    rows = [("claim", "title", "each run: beside the paper; verdict")]
     for id, claim in claims.items():
         none = "no result yet" if claim.notebook else "no notebook yet"
         said = [f"{_run(one)}: {_said(one)}" for one in found.get(id, ())]
@@ -176,21 +177,22 @@ def list_claims(project, name, as_json):
 def _found(project: Project) -> dict[str, list[dict]]:
     """Claim -> what each of its results says, published or one's own."""
     rows: dict[str, list[dict]] = {}
+    log = history.load(project.root)
     for path in (*project.results(), *project.own_results()):
         if path.stem not in project.registry.claims:  # `check` names it
             continue
         about = {"run": path.parent.name, "published": project.own not in path.parents}
         try:
-            about |= _result(project, path)
+            about |= _result(project, path, log.get(path.stem, ()))
         except (ValueError, KeyError):
             about |= {"verdict": "unreadable", "notes": ["see `check`"], "reason": ""}
         rows.setdefault(path.stem, []).append(about)
     return rows
 
 
-def _result(project: Project, path: Path) -> dict[str, Any]:
-    """The verdict of a result with its reason, whether it agrees with the paper, and what is to be
-    known of it: that it was judged late, or is stale.
+def _result(project: Project, path: Path, entries: Sequence[history.Entry]) -> dict[str, Any]:
+    """The status and the verdict of a result with its reason, and what is to be known of it: what
+    had been seen when its criterion was written, or that it is stale.
     """
     data = read_result(path)
     result = Result.from_json(project.registry[path.stem], data)
@@ -202,13 +204,13 @@ def _result(project: Project, path: Path) -> dict[str, Any]:
         notes.append(f"{plural(len(result.not_run), 'model')} not run")
     if result.today:
         notes.append(f"by today's criterion {result.today.shown['']}")
-    if data.get("after_the_fact"):
-        notes.append("after the fact")
+    if seen := history.mark(entries, data["parameters"]):
+        notes.append(seen)
     if project.runs in path.parents and other_inputs(project, data):
         notes.append("stale")
     return {
+        "status": result.compared.status,
         "verdict": result.shown[""],
-        "agreement": result.agreement.answer,
         "notes": notes,
         "reason": result.reason,
     }
@@ -219,9 +221,9 @@ def _run(found: Mapping) -> str:
 
 
 def _said(found: Mapping) -> str:
-    """`refuted, agrees`, and what is to be known of it."""
-    agreement = [found["agreement"]] if "agreement" in found else []
-    return ", ".join([found["verdict"], *agreement, *found["notes"]])
+    """`same as the paper; refuted, blind`: the status, the verdict, what is to be known of it."""
+    status = f"{found['status']}; " if "status" in found else ""
+    return status + ", ".join([found["verdict"], *found["notes"]])
 
 
 @command("show nr1-artifacts")

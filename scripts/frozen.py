@@ -1,6 +1,6 @@
 """Judge every published result by today's registry, and compare with `scripts/frozen.csv`.
 
-Verdicts, reasons, first verdicts, agreements and calibrations are compared letter by letter, values
+Verdicts, reasons, first verdicts, statuses and calibrations are compared letter by letter, values
 by a digest for each model. `python scripts/frozen.py --write` makes the table anew: where a
 criterion changes or a result is run again, and only then.
 """
@@ -36,9 +36,9 @@ def rows(project: Project) -> Iterator[Row]:
             "reason": today.reason,
             "stored verdict": stored.verdict,
             "first verdict": history.first_verdict(log, stored),
-            "after the fact": history.is_after_the_fact(log[id], data["parameters"]),
-            "agreement": today.agreement.answer,
-            "agreement, why": today.agreement.reason,
+            "mark": history.mark(log[id], data["parameters"]),
+            "status": today.compared.status,
+            "status, why": today.compared.reason,
             "calibration": today.calibration(),
             "not run": today.not_run,
         }

@@ -20,8 +20,8 @@ document.addEventListener("DOMContentLoaded", () => {
       // A claim counts once, as on every page; once a run or a model is chosen, by what was found there.
       const whole = !chosen.run && !chosen.model;
       const own = [...claim.querySelectorAll(chosen.model ? "td[data-model]:not(.off) > .one" : "td.whole > .one")];
-      const fits = own.some((one) => ["run", "first", ...(whole ? [] : ["verdict"])].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
-      claim.hidden = !fits || other(claim, "paper") || (whole && Boolean(chosen.verdict) && claim.dataset.standing !== chosen.verdict);
+      const fits = own.some((one) => ["run", ...(whole ? [] : ["verdict"])].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
+      claim.hidden = !fits || other(claim, "paper") || other(claim, "status") || (whole && Boolean(chosen.verdict) && claim.dataset.standing !== chosen.verdict);
     }
     // A column needs values in half of the rows that are shown, unless it was chosen or all were. The cards of a phone show every model.
     const shown = claims.filter((claim) => !claim.hidden);

@@ -12,8 +12,8 @@ from typing import Any
 from helpers.book.book import KINDS, Book, standing
 from helpers.book.finding import Decision, Finding
 from helpers.book.render import distinct, render
-from helpers.claims.claim import Claim
-from helpers.claims.criteria import CONTROL, NO_YES, NOT_TESTED
+from helpers.claims.claim import STATUSES, Claim
+from helpers.claims.criteria import CONTROL, NO, NO_YES, NOT_TESTED
 from helpers.claims.project import CONTROLS
 from helpers.names import short_names
 
@@ -21,8 +21,8 @@ SEED = re.compile(r"-seed\d+$")
 OUTCOME = {"supported": True, "inconclusive": None}  # of the tests that give a verdict; else False
 # The verdict of several models together is the first of these that one of them has.
 FIRST = {
-    "all": ("refuted", "inconclusive", "supported", NOT_TESTED, "not applicable"),
-    "any": ("supported", "inconclusive", "refuted", NOT_TESTED, "not applicable"),
+    "all": (*NO, "inconclusive", "supported", NOT_TESTED, "not applicable"),
+    "any": ("supported", "inconclusive", *NO, NOT_TESTED, "not applicable"),
 }
 # The sign of a verdict that says little, and what it means.
 LITTLE = {
@@ -68,7 +68,7 @@ def deciding(found: Finding, models: Collection[str], verdict: str) -> Decision 
     rows = [row for row in found.rows if row.model in models and row.verdict == verdict]
     rows = [row for row in rows if row.role != "needs"]
     rows = [row for row in rows if row.outcome is OUTCOME.get(verdict, False)] or rows
-    choose = max if verdict == "refuted" else min
+    choose = max if verdict in NO else min
     return choose(rows, key=lambda row: row.clearness, default=None)
 
 
@@ -104,7 +104,7 @@ def line(claim: Claim, own: Sequence[Finding]) -> dict[str, Any]:
     return {
         "claim": claim,
         "entries": own,
-        "standing": standing(claim, [found.stored for found in own]).verdict,
+        "standing": standing(claim, [found.stored for found in own]),
         "distance": min((one for one in far if one is not None), default=None),
         "missing": {
             model: (name, reasons.get(model, "no published run asked for it"))
@@ -134,8 +134,8 @@ def board(book: Book, run: Sequence[Finding] | None = None, up: str = "") -> str
         "paper": {paper.id: paper.title for paper in papers},
         "model": names,
         "run": {one.run: one.run for own in found.values() for one in own},
+        "status": {status: status for status in STATUSES},
         "verdict": {kind: kind for kind in KINDS},
-        "first": {"other": "another verdict", "same": "the same verdict"},
     }
     return render(
         "board.html.j2", papers=papers, lines=lines, names=names, choices=choices, up=up,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from helpers.book.finding import Finding
 from helpers.claims import history
-from helpers.claims.claim import Claim
-from helpers.claims.criteria import CONTROL, DECIDED, SHOWN
+from helpers.claims.claim import NOT_COMPARED, OURS, STATUSES, Claim
+from helpers.claims.criteria import NO, SHOWN
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Calibration, Result, read_result
@@ -19,20 +19,17 @@ from helpers.claims.result import Calibration, Result, read_result
 # A run and some of its claims, to show nothing else; None for every run.
 Only = tuple[str | None, Collection[str]] | None
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
+Log = dict[str, list[history.Entry]]
 DIFFERS, VALIDATED = "runs differ", "validation only"
-ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models
+ANSWERED = (*SHOWN[:4], DIFFERS)  # what counts as tested on models
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
-# What refutes a claim: a test that its paper makes, or only tests that we added to it, or any test
-# of a question that is ours.
-REFUTED_BY = PAPER, EXTENSION, OURS = "paper", "extension", "ours"
 
 
 class Standing(NamedTuple):
-    """Where a claim stands: one of KINDS, its agreement with the paper, and what refutes it."""
+    """Where a claim stands: one of KINDS, and one of `claim.STATUSES`."""
 
     verdict: str
-    agreement: str = "not stated"
-    refuted_by: str = ""
+    status: str
 
 
 class Book:
@@ -42,11 +39,14 @@ class Book:
         runs: what was published.
         own: a reader's own runs, which are in no table but their own.
         controls: claim -> its result on the controls.
+        log: claim -> the states of its criterion, the oldest first.
     """
 
-    def __init__(self, project: Project, runs: Runs, own: Runs, controls: dict[str, Finding]):
+    def __init__(
+        self, project: Project, runs: Runs, own: Runs, controls: dict[str, Finding], log: Log
+    ):
         self.project, self.registry = project, project.registry
-        self.runs, self.own, self.controls = runs, own, controls
+        self.runs, self.own, self.controls, self.log = runs, own, controls, log
 
     @classmethod
     def read(cls, project: Project, stored: bool = False, only: Only = None) -> "Book":
@@ -56,8 +56,12 @@ class Book:
         Raises ValueError that names a published result that cannot be read.
         """
         ids = only[1] if only else project.with_notebook()
-        runs, own = _read(project, "runs", only), {} if stored else _read(project, "own", only)
-        return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids})
+        log = history.load(project.root)
+        registered = (*project.registry.claims, *project.registry.statements)
+        log = {id: log[id] for id in registered if id in log}
+        runs = _read(project, "runs", only, log)
+        own = {} if stored else _read(project, "own", only, log)
+        return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids}, log)
 
     def findings(self, id: str) -> list[Finding]:
         """The results of a claim: of the run with most claims first, a reader's own last."""
@@ -72,8 +76,11 @@ class Book:
         return [found for own in runs for found in own.values()]
 
     def of(self, id: str) -> list[Finding]:
-        """The results of a claim that count, by the name of their run."""
-        return [found for found in self.counted if found.claim.id == id]
+        """The results of a claim or a statement that count, by the name of their run."""
+        if (statement := self.registry.statements.get(id)) is None:
+            return [found for found in self.counted if found.claim.id == id]
+        own = (found.on(statement, self.log[id]) for found in self.of(statement.values_of))
+        return [found for found in own if found.stored.verdicts]
 
     def repeated(self, id: str) -> list[Finding]:
         """The results of a claim in runs that repeat another one of them."""
@@ -100,8 +107,8 @@ class Book:
     @cached_property
     def counts(self) -> dict[str, Any]:
         """How many `claims` there are, how many were `tested`, how many of these are `ours`, from
-        how many `papers` the others are, and how often there is each of `verdicts`, and among the
-        tested each of `agreements` and `refuted_by`.
+        how many `papers` the others are, and how often there is each of `verdicts`, and of
+        `statuses`.
         """
         standings = self.standings
         tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
@@ -112,18 +119,11 @@ class Book:
             "ours": len(tested) - len(papers),
             "papers": len(set(papers)),
             "verdicts": Counter(one.verdict for one in standings.values()),
-            "agreements": Counter(one.agreement for one in tested.values()),
-            "refuted_by": Counter(one.refuted_by for one in tested.values() if one.refuted_by),
+            "statuses": Counter(one.status for one in standings.values()),
         }
 
-    @cached_property
-    def log(self) -> dict[str, list[history.Entry]]:
-        """Claim -> the states of its criterion, the oldest first."""
-        log = history.load(self.project.root)
-        return {id: log[id] for id in self.registry.claims if id in log}
 
-
-def _read(project: Project, kind: str, only: Only) -> Runs:
+def _read(project: Project, kind: str, only: Only, log: Log) -> Runs:
     """Results but those on controls, by run, in the registry's order; what cannot be read is left
     out where it is a reader's own.
     """
@@ -134,7 +134,8 @@ def _read(project: Project, kind: str, only: Only) -> Runs:
             continue
         try:
             notebook = read_notebook(path.with_suffix(".ipynb"))
-            found = Finding(project.registry[id], read_result(path), notebook, kind, path)
+            claim, data, entries = project.registry[id], read_result(path), log.get(id, ())
+            found = Finding(claim, data, notebook, kind, path, entries)
             runs.setdefault(run, {})[id] = found
         except (ValueError, KeyError, OSError) as error:  # such as a run that was ended
             if kind == "runs":
@@ -163,7 +164,8 @@ def together(verdicts: Iterable[str]) -> str:
     else the first of SHOWN that is among them.
     """
     said = set(verdicts)
-    return DIFFERS if said.issuperset(DECIDED) else min(said, key=SHOWN.index)
+    differ = "supported" in said and said.intersection(NO)
+    return DIFFERS if differ else min(said, key=SHOWN.index)
 
 
 def standing(claim: Claim, results: Sequence[Result]) -> Standing:
@@ -171,25 +173,7 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
     found = [one for one in results if one.without_controls]
     if not found:
         controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
-        return Standing(VALIDATED if results or controls_only else "not run")
-    answers = {one.agreement.answer for one in found} - {"not stated"}
-    answer = "mixed" if len(answers) > 1 else min(answers, default="not stated")
-    by = {_refuted_by(one) for one in found if one.without_controls == "refuted"}
-    # The test of a paper says more than one that we added.
-    first = min(by, key=REFUTED_BY.index, default="")
-    return Standing(together(one.without_controls for one in found), answer, first)
-
-
-def _refuted_by(result: Result) -> str:
-    """What refutes a result, by the tests that fail on the models on which it is refuted."""
-    claim, criterion = result.claim, result.claim.criterion
-    if not claim.source.bib:
-        return OURS
-    failed = [
-        test
-        for model, verdict in result.models.items()
-        if verdict == "refuted" and not model.startswith(CONTROL)
-        for test in criterion.tests
-        if test.concerns(model) and criterion.outcome(test, result.by_model[model]) is False
-    ]
-    return EXTENSION if failed and all(test.extension for test in failed) else PAPER
+        status = NOT_COMPARED if claim.source.bib else OURS
+        return Standing(VALIDATED if results or controls_only else "not run", status)
+    status = min((one.compared.status for one in found), key=STATUSES.index)
+    return Standing(together(one.without_controls for one in found), status)

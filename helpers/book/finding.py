@@ -1,14 +1,15 @@
 """One result as pages show it, judged once: its tests, what decided it, and the paper's figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
 from nbformat import NotebookNode
 
 from helpers.claims.claim import Claim
-from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
+from helpers.claims.criteria import CONTROL, NO, NOT_TESTED, SHOWN
+from helpers.claims.history import Entry, first_verdict, mark
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
 from helpers.claims.result import REGISTER, Result
@@ -66,6 +67,7 @@ class Finding:
         kind: 'runs' of a published result, 'own' of a run that is not published, or 'controls'.
         path: of its `<id>.json`, where it has one.
         stored: as it was judged then; `first` by the criterion that was written first.
+        mark: what was known when its criterion was written; see `history.mark`.
         result: as today's criterion judges the same values; `stored` where that is the same.
         names: model -> how pages call it.
         lacking: the tests of what the whole needs that hold on no measured model, where all that
@@ -85,12 +87,14 @@ class Finding:
         notebook: NotebookNode,
         kind: str,
         path: Path | None = None,
+        entries: Sequence[Entry] = (),
     ):
         self.claim, self.data, self.notebook = claim, data, notebook
         self.kind, self.path = kind, path
         self.run = data.get("run", CONTROLS)
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
+        self.mark = mark(entries, data.get("parameters", {}))
         self.result = self.stored.today or self.stored
         values = self.result.by_model
         models = list(dict.fromkeys([*values, *self.result.not_run]))
@@ -103,8 +107,15 @@ class Finding:
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
         own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
-        judged = [x for x in own if own[x] in VERDICTS[:3]]
+        judged = [x for x in own if own[x] in SHOWN[:4]]
         self.tested = judged or [x for x in own if own[x] == NOT_TESTED] or [*own]
+
+    def on(self, statement: Claim, entries: Sequence[Entry]) -> "Finding":
+        """What the same values say of a statement, by its own criterion."""
+        result = replace(self.stored, claim=statement).rejudged()
+        first = first_verdict({statement.id: [*entries]}, result)
+        data = {**self.data, **result.to_json(), "first_verdict": first}
+        return Finding(statement, data, self.notebook, self.kind, self.path, entries)
 
     @property
     def place(self) -> str:
@@ -142,14 +153,14 @@ class Finding:
                 name, base = test.value.removesuffix("_seeds"), values.get(test.baseline)
                 figures = [one for one in self.reported if one["ours"] == name]
                 figures = [one for one in figures if one["checkpoint"] == model] or figures
-                judged = (self.claim.id, self.run, model, test, values.get(test.value))
+                judged = (self.claim.values_of, self.run, model, test, values.get(test.value))
                 about = (shown[model], decides, role, figures, self.names[model])
                 yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]
         aside = row.verdict == "not applicable" != whole
-        sign = {"refuted": -1, "supported": 1}.get(whole, 0) * row.decides
+        sign = (-1 if whole in NO else whole == "supported") * row.decides
         return aside, not row.decides, sign * row.clearness if sign else 0
 
 

@@ -18,7 +18,7 @@ from helpers.book.book import DIFFERS, KINDS, Book, together
 from helpers.book.finding import TRAINED, Decision, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
-from helpers.claims.claim import ANSWERS, Claim
+from helpers.claims.claim import STATUSES, Claim
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
@@ -45,9 +45,9 @@ def values(book: Book) -> dict[str, Any]:
         "strip": strip(book),
         "forest": forest(book),
         "forest_at": place,
-        "ANSWERS": ANSWERS,
         "KINDS": KINDS,
         "SEEN": history.SEEN,
+        "STATUSES": STATUSES,
         "TRAINED": TRAINED,
         "difference": difference,
         "rewritten": history.rewritten,

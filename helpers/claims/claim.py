@@ -1,4 +1,4 @@
-"""A paper, one of its claims, and whether what was found agrees with what the paper says.
+"""A paper, one of its claims, and whether what was found is the same as what the paper says.
 
 A verdict answers the statement, which the paper may have refuted itself, as a whole or for some of
 its models. So each test is compared with what the paper says of it, on models of which it speaks.
@@ -16,7 +16,9 @@ from helpers.claims.criteria import CONTROL, DECIDED, OUTCOMES, ByName, Criterio
 from helpers.claims.markdown import Cells, render
 from helpers.claims.notebook import notebook_parameters
 
-ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
+SAME, DIFFERENT = "same as the paper", "different from the paper"
+NOT_COMPARED, OURS = "cannot be compared", "our own question"
+STATUSES = (DIFFERENT, SAME, NOT_COMPARED, OURS)  # of several runs together the first that one has
 IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 
 
@@ -180,13 +182,16 @@ class Side(NamedTuple):
 
     @property
     def equal(self) -> bool | None:
-        """Whether both are the same; None where it is undecided here, and where a test comes out
-        otherwise than the paper saw it in some models, which says nothing of further ones.
+        """Whether both are the same; None where it is undecided here, and where the paper saw it
+        so in some models only, which no further model can contradict.
         """
-        if self.here not in (*DECIDED, OUTCOMES[True], OUTCOMES[False]):
-            return None
-        same = self.said.removesuffix(IN_SOME) == self.here
-        return None if self.said.endswith(IN_SOME) and not same else same
+        decided = self.here in (*DECIDED, OUTCOMES[True], OUTCOMES[False])
+        return self.said == self.here if decided and not self.said.endswith(IN_SOME) else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is as the paper saw it in some models."""
+        return self.said == f"{self.here}{IN_SOME}"
 
     @property
     def words(self) -> str:
@@ -194,49 +199,50 @@ class Side(NamedTuple):
         if self.said == self.here:
             return f"{self.said} in the paper and here"
         models = " models" if self.said.endswith(IN_SOME) else ""
-        return f"{self.said}{models} in the paper, {self.here} here"
+        here = f"and {self.here} here, which fits" if self.fits else f"{self.here} here"
+        return f"{self.said}{models} in the paper, {here}"
 
     def __str__(self) -> str:
         tested = self.test and replace(self.test, model=None)
         return f"on {self.model} {f'{tested} ' if tested else ''}{self.words}"
 
 
-class Agreement(NamedTuple):
-    """Whether what was found agrees with the paper."""
+class Comparison(NamedTuple):
+    """Whether what was found is the same as what the paper says."""
 
-    answer: str  # one of ANSWERS
+    status: str  # one of STATUSES
     reason: str  # on what it rests, in words
     sides: tuple[Side, ...] = ()  # what the paper says of each test, and what came of it here
     why: str = ""  # the words after these: of which models the paper speaks
     beyond: Mapping[str, Sequence[Test]] = MappingProxyType({})  # what differs -> tests beyond it
 
 
-def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName]) -> Agreement:
-    """The agreement of what was found with the paper, test by test.
+def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName]) -> Comparison:
+    """What was found beside what the paper says, test by test.
 
     Compared is what the paper says of a test with what came of it here, on its own models and on
-    those of which it speaks as well (`others` in `paper_says`): 'agrees' where all comparisons
-    agree, 'disagrees' where none does, 'mixed' between, 'not stated' where there is none. A test
+    those of which it speaks as well (`others` in `paper_says`): SAME where all come out so,
+    DIFFERENT where one does not, NOT_COMPARED where none could have come out otherwise. A test
     that goes beyond the paper is never compared.
 
     Args:
         models: each model that was judged -> its verdict.
         values: model -> name -> value.
     """
+    uncompared = NOT_COMPARED if claim.source.bib else OURS
     found = [model for model in models if not model.startswith(CONTROL)]
     if not found:
         only = (
             "Only controls were measured; they are constructed here, and the paper says nothing "
             "of them."
         )
-        return Agreement("not stated", only if models else "No model was judged.")
+        return Comparison(uncompared, only if models else "No model was judged.")
     sides = tuple(side for model in found for side in _sides(claim, model, values[model]))
     equal = {side.equal for side in sides} - {None}
-    answer = "agrees" if True in equal else "disagrees" if equal else "not stated"
-    answer = "mixed" if len(equal) > 1 else answer
+    status = uncompared if not equal else DIFFERENT if False in equal else SAME
     says, known = claim.paper_says, _spoken_of(claim)
     others, why = says.get("others", {}), []
-    parts = [str(side) for side in sides if side.equal is not None]
+    parts = [str(side) for side in sides if side.equal is not None or side.fits]
     if not others and not known:
         parts, why = ["there is no answer of a paper to compare with"], [says["why"]]
     elif not parts:
@@ -249,7 +255,7 @@ def agreement(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByNa
     judged = [model for model in found if models[model] != "not applicable"]
     ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, judged))]
     reason = sentences(parts, *([line] for line in (*why, *extensions(ours))))
-    return Agreement(answer, reason, sides, sentences(*([x] for x in why)), beyond(ours))
+    return Comparison(status, reason, sides, sentences(*([x] for x in why)), beyond(ours))
 
 
 def _spoken_of(claim: Claim) -> dict[str, str]:

@@ -15,12 +15,14 @@ MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, u
 WHOLE = 100.0  # an accuracy where all is right, unless a test says otherwise
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
-NOT_TESTED = "not tested"  # is shown and never stored; `Result.shown` says of what
-SHOWN = (*VERDICTS[:3], NOT_TESTED, *VERDICTS[3:])
+# Are shown and never stored; `Result.shown` says of what.
+DOES_NOT_EXTEND, NOT_TESTED = "does not extend", "not tested"
+SHOWN = (*VERDICTS[:2], DOES_NOT_EXTEND, VERDICTS[2], NOT_TESTED, *VERDICTS[3:])
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
-NO_YES = VERDICTS[1:3]  # what a test that never says yes would give, whatever it measures
+NO = SHOWN[1:3]
+NO_YES = SHOWN[1:4]  # what a test that never says yes would give, whatever it measures
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
 IMAGES = "images"  # what an interval is over, where nothing says otherwise

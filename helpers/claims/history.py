@@ -17,6 +17,7 @@ from helpers.claims.result import Result
 
 FOLDER = "notebooks/criteria"
 SEEN = ("nothing", "controls", "real data")
+MARKS = BLIND, IMPLIED, LATE = ("blind", "implied by known values", "after the fact")
 _KINDS = ("tests", "applies", "needs")
 _TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?(?:, baseline (\S+?))?(?:, whole (\S+))?")
 
@@ -30,7 +31,8 @@ class Entry:
     reason: str
     criterion: dict  # quantifier, tests, applies and needs; each test as a text
     expected: dict[str, str]  # the verdict that each control has to give
-    photographs: list[str] = field(default_factory=list)  # data sets that results had measured
+    # Data sets on which results had been measured, or were implied by what had been.
+    photographs: list[str] = field(default_factory=list)
     commit: str | None = None  # with `digest`, of entries that a program wrote
     digest: str | None = None
 
@@ -63,16 +65,21 @@ def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
     return replace(result, claim=claim).rejudged().verdict
 
 
-def is_after_the_fact(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> bool:
-    """Whether the criterion that decides a result today is another than the first, and was changed
-    when images of a data set that it measures had been seen.
+def mark(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str:
+    """What was known of the images of a result when the criterion that decides it was written.
 
-    Sets that something is fitted on are not measured.
+    LATE where it is another than the first, and was changed when values on a data set that the
+    result measures had been seen; IMPLIED where they had been when the first was written; else
+    BLIND. Sets that something is fitted on are not measured. Empty without entries.
     """
-    seen = {name for entry in rewritten(entries) for name in entry.photographs}
+    if not entries:
+        return ""
     measured = {parameters.get(name) for name in ("dataset", "other_dataset", "treated")}
     measured |= {test for _, test, *_ in parameters.get("datasets", ())}
-    return bool(seen & measured) and not entries[-1].judges_as(entries[0])
+    changed = [] if entries[-1].judges_as(entries[0]) else rewritten(entries)
+    if any(measured.intersection(entry.photographs) for entry in changed):
+        return LATE
+    return IMPLIED if measured.intersection(entries[0].photographs) else BLIND
 
 
 def rewritten(entries: Sequence[Entry]) -> list[Entry]:

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from helpers.claims.claim import Agreement, Claim, agreement, reported_cells
-from helpers.claims.criteria import CONTROL, NOT_TESTED, OUTCOMES, ByName, Value
+from helpers.claims.claim import Claim, Comparison, compare, reported_cells
+from helpers.claims.criteria import (
+    CONTROL,
+    DOES_NOT_EXTEND,
+    NOT_TESTED,
+    OUTCOMES,
+    ByName,
+    Value,
+)
 from helpers.claims.markdown import Cells, render
 from helpers.claims.notebook import MIME
 
@@ -45,9 +52,9 @@ class Result:
         return self.claim.id
 
     @cached_property
-    def agreement(self) -> Agreement:
-        """Whether it agrees with what the registry says of the paper today, by today's tests."""
-        return agreement(self.claim, self.models, self.by_model)
+    def compared(self) -> Comparison:
+        """Whether it is what the registry says of the paper today, by today's tests."""
+        return compare(self.claim, self.models, self.by_model)
 
     @cached_property
     def by_model(self) -> dict[str, ByName]:
@@ -82,6 +89,8 @@ class Result:
         of the kind that the criterion `needs` was measured, such a half decides nothing: it is
         shown as NOT_TESTED, and so is a whole that rests on nothing else. A half that comes out
         against the statement refutes it.
+
+        What only tests refute that go beyond the paper is shown as DOES_NOT_EXTEND.
         """
         criterion, shown = self.claim.criterion, dict(self.models)
         for model, verdict in self.models.items() if criterion.lacking(self.by_model) else ():
@@ -92,7 +101,22 @@ class Result:
             if verdict == "supported" or (verdict == "inconclusive" and is_other):
                 shown[model] = NOT_TESTED
         halves = {*shown.values()} - {"not applicable"} == {NOT_TESTED}
-        return {"": NOT_TESTED if halves else self.verdict} | shown
+        whole = NOT_TESTED if halves else self.verdict
+        shown |= dict.fromkeys(filter(self._fails_beyond, shown), DOES_NOT_EXTEND)
+        if whole == "refuted" and "refuted" not in shown.values():
+            whole = DOES_NOT_EXTEND
+        return {"": whole} | shown
+
+    def _fails_beyond(self, model: str) -> bool:
+        """Whether a model is refuted, and by nothing but tests that go beyond the paper."""
+        criterion, own = self.claim.criterion, self.by_model[model]
+        if self.models[model] != "refuted" or not self.claim.source.bib:
+            return False
+        return all(
+            test.extension
+            for test in criterion.tests
+            if test.concerns(model) and criterion.outcome(test, own) is False
+        )
 
     @cached_property
     def without_controls(self) -> str | None:
@@ -126,8 +150,8 @@ class Result:
             "id": self.id,
             "verdict": self.verdict,
             "reason": self.reason,
-            "agreement": self.agreement.answer,
-            "agreement_reason": self.agreement.reason,
+            "status": self.compared.status,
+            "status_reason": self.compared.reason,
             "criterion": self.criterion,
             "verdicts": self.verdicts,
             "values": [value.to_json() for value in self.values],

@@ -201,7 +201,6 @@ def computed(
         "run": run,
         "verdict": result["verdict"],
         "first_verdict": history.first_verdict(log, judged),
-        "after_the_fact": history.is_after_the_fact(log.get(id, ()), parameters),
     }
     result = {**head, **result, "parameters": parameters, "provenance": origin}
     return done._replace(result=result)

@@ -7,12 +7,14 @@ from nbformat.v4 import new_notebook
 
 from helpers.book.book import Book
 from helpers.book.finding import Finding
+from helpers.claims import history
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry
 from helpers.claims.result import judge
 
 PROJECT = Project()
+LOG = history.load(PROJECT.root)
 
 
 def of(name, model, value, half=1.0, n=50):
@@ -46,9 +48,10 @@ def book_of(*findings, controls=(), replicates=None, registry=None):
     """A book of published results and of results on controls, of their claims alone."""
     own = {one.claim.id: one.claim for one in (*findings, *controls)}
     papers = {one.source.id: one.source for one in own.values()}
-    registry = registry or Registry(papers, own, replicates or {})
+    registry = registry or Registry(papers, own, replicates=replicates or {})
     runs = {}
     for one in findings:
         runs.setdefault(one.run, {})[one.claim.id] = one
     project = SimpleNamespace(registry=registry, root=PROJECT.root)
-    return Book(project, runs, {}, {one.claim.id: one for one in controls})
+    log = {id: entries for id, entries in LOG.items() if id in own}
+    return Book(project, runs, {}, {one.claim.id: one for one in controls}, log)

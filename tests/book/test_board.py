@@ -33,7 +33,9 @@ def test_cells_say_what_the_results_say(book):
     for run, id, one in ((run, *pair) for run, own in book.runs.items() for pair in own.items()):
         kind, shown = "whole" if one in book.counted else "again", one.stored.shown
         (cell,) = bodies[id].findall(f"tr/td[@class='{kind}']/div[@data-run='{run}']")
-        assert cell.get("data-verdict") == shown[""] == cell.find("span").text
+        said = [span.text for span in cell.findall("span")]
+        assert said[:2] == [one.stored.compared.status, shown[""]]
+        assert [cell.get("data-status"), cell.get("data-verdict")] == said[:2]
         columns = [column_of(model) for model in one.stored.models]
         for model in (model for model in one.stored.models if one in book.counted):
             if columns.count(model) == 1:  # it shares its column with no other seed
@@ -87,20 +89,16 @@ def test_what_says_little_is_marked(claim, values, doubtful, signs):
 
 def test_a_run_that_repeats_another_has_a_column_of_its_own_and_counts_nowhere_else():
     claim = claim_of()
-    first = {"first_verdict": "refuted", "after_the_fact": True}
-    runs = scores(claim, "mine", first, m=3), scores(claim, "mine-2", m=-3)
+    runs = scores(claim, "mine", {"first_verdict": "refuted"}, m=3), scores(claim, "mine-2", m=-3)
+    runs[0].mark = "after the fact"
     book = book_of(*runs, replicates={"mine-2": "mine"})
     assert [one.run for one in entries(book)[claim.id]] == ["mine"]
     table = table_of(board(book))
     cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
-    said = [(x.get("data-run"), x.get("data-verdict"), x.get("data-first")) for x in cells]
-    assert said == [
-        ("mine", "supported", "other"),
-        ("mine-2", "refuted", "same"),
-        ("mine", "supported", "other"),
-    ]
-    earlier = [div.text for div in cells[0].findall("div[@class='earlier']")]
-    assert earlier == ["after the fact; as first written: "]
+    said = [(x.get("data-run"), x.get("data-verdict")) for x in cells]
+    assert said == [("mine", "supported"), ("mine-2", "refuted"), ("mine", "supported")]
+    seen = [link.text for link in cells[0].findall("small/a[@class='seen']")]
+    assert seen == ["after the fact (as first written: refuted)"]
     # On its own page it stands as any other.
     assert "td class='again'" not in board(book, runs[1:])
 

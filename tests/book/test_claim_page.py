@@ -8,6 +8,7 @@ from books import PROJECT, book_of, found, of
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.book import claim_page
+from helpers.book.finding import Finding
 from helpers.book.render import macro
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.run.parameters import parse
@@ -71,9 +72,10 @@ def test_golden_pages(file_regression, case):
     """As stored in tests/book/test_claim_page; `--force-regen` stores them anew."""
     criterion, measured, more = CASES[case]
     then = found(replace(CLAIM, criterion=criterion), measured, **more).data
-    marks = {"parameters": {"seed": 9, "dataset": "a`b|c"}, "after_the_fact": True}
+    marks = {"parameters": {"seed": 9, "dataset": "a`b|c"}}
     claim = replace(CLAIM, expected={"control-clean": "refuted"})
-    result = type(found(claim, measured))(claim, then | marks, notebook(), "runs")
+    result = Finding(claim, then | marks, notebook(), "runs")
+    result.mark = "after the fact"
     control = found(claim, values("control-clean", 0.9, 90, 90), "controls", "controls")
     assert claim_page.key_picture(result)["content"] == "<svg/>"
     file_regression.check(page(result, controls=[control], reading="This."), extension=".md")

@@ -10,7 +10,8 @@ from books import PROJECT, book_of, claim_of, scores
 from helpers.book import book as counts
 from helpers.book.board import entries, line
 from helpers.book.fragments import values
-from helpers.claims.criteria import Test
+from helpers.claims.claim import DIFFERENT, NOT_COMPARED, OURS, SAME
+from helpers.claims.criteria import NO, Test
 
 PAPER, ADDED = Test("score", ">", 1), Test("score", ">", 0, extension="not in this setting")
 
@@ -45,50 +46,49 @@ def test_a_claim_on_controls_alone_is_validated_by_its_own_notebook():
 @pytest.mark.parametrize(
     ("bib", "tests", "models", "expected"),
     [
-        (None, (PAPER,), {"vit_a": -3}, "ours"),
-        ("p", (PAPER,), {"vit_a": -3}, "paper"),
-        ("p", (ADDED,), {"vit_a": -3}, "extension"),
-        ("p", (PAPER, ADDED), {"vit_a": -3}, "paper"),
-        ("p", (PAPER, ADDED), {"vit_a": 3}, ""),
+        (None, (PAPER,), {"vit_a": -3}, "refuted"),
+        ("p", (PAPER,), {"vit_a": -3}, "refuted"),
+        ("p", (ADDED,), {"vit_a": -3}, "does not extend"),
+        ("p", (PAPER, ADDED), {"vit_a": -3}, "refuted"),
+        ("p", (PAPER, ADDED), {"vit_a": 3}, "supported"),
         # Of the paper is only the test that holds, or the one that a control fails.
-        ("p", (ADDED, replace(PAPER, margin=-9)), {"vit_a": -3}, "extension"),
-        ("p", (ADDED, replace(PAPER, model="control-clean")), {"vit_a": -3}, "extension"),
+        ("p", (ADDED, replace(PAPER, margin=-9)), {"vit_a": -3}, "does not extend"),
+        ("p", (ADDED, replace(PAPER, model="control-clean")), {"vit_a": -3}, "does not extend"),
     ],
 )
 def test_what_refutes_a_claim(bib, tests, models, expected):
     claim = claim_of(*tests, bib=bib)
-    assert standing(claim, models | {"control_clean": -3}).refuted_by == expected
+    assert standing(claim, models | {"control_clean": -3}).verdict == expected
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
-    [([3, 4], "agrees"), ([3, 1], "agrees"), ([3, -3], "mixed"), ([1], "not stated")],
+    [([3, 4], SAME), ([3, 1], SAME), ([3, -3], DIFFERENT), ([1], NOT_COMPARED)],
 )
-def test_whether_several_runs_agree_with_the_paper(found, expected):
+def test_several_runs_beside_the_paper(found, expected):
     others = {"why": "it says so of any model.", "tests": {"score": "holds"}}
     says = {"verdict": "supported", "why": "", "others": others}
     claim = claim_of(PAPER, paper_says=says)
-    assert standing(claim, *({"vit_a": score} for score in found)).agreement == expected
+    assert standing(claim, *({"vit_a": score} for score in found)).status == expected
 
 
 def test_what_is_counted():
     """Two claims of one paper, one of another, one of ours; and two that are not tested."""
     at = counts.Standing
     standings = {
-        "nr1-artifacts": at("supported", "agrees"),
-        "nr2-model-size": at("refuted", "disagrees", "paper"),
-        "tt4-domains": at("refuted", "agrees", "extension"),
-        "xx5-offered-registers": at("runs differ", "not stated", "ours"),
-        "nr3-redundancy": at("not applicable", "disagrees"),
-        "xx1-controls": at("validation only"),
+        "nr1-artifacts": at("supported", SAME),
+        "nr2-model-size": at("refuted", DIFFERENT),
+        "tt4-domains": at("does not extend", SAME),
+        "xx5-offered-registers": at("runs differ", OURS),
+        "nr3-redundancy": at("not applicable", NOT_COMPARED),
+        "xx1-controls": at("validation only", OURS),
     }
     book = book_of(registry=PROJECT.registry)
     vars(book)["standings"] = standings
     assert book.counts == {
         **{"claims": 6, "tested": 4, "ours": 1, "papers": 2},
         "verdicts": Counter(one.verdict for one in standings.values()),
-        "agreements": {"agrees": 2, "disagrees": 1, "not stated": 1},
-        "refuted_by": {"paper": 1, "extension": 1, "ours": 1},
+        "statuses": {SAME: 2, DIFFERENT: 1, NOT_COMPARED: 1, OURS: 2},
     }
 
 
@@ -97,7 +97,7 @@ def test_every_page_of_the_built_book_says_the_same_numbers(site, book):
     expected = {**{name: counted[name] for name in ("tested", "claims")}, **counted["verdicts"]}
     expected["first"] = len({found.claim.id for found in known["moved_verdicts"]})
     assert sum(counted["verdicts"].values()) == counted["claims"] == len(PROJECT.registry.claims)
-    decided = (counted["verdicts"][kind] for kind in ("supported", "refuted", "runs differ"))
+    decided = (counted["verdicts"][kind] for kind in ("supported", *NO, "runs differ"))
     assert sum(decided) == known["decided"]
     for name in ("index", "scoreboard", "report"):
         text = (site / "book" / f"{name}.html").read_text(encoding="utf-8")
@@ -106,4 +106,4 @@ def test_every_page_of_the_built_book_says_the_same_numbers(site, book):
         for n in re.findall(r"\d+ of (?:the )?(\d+)\s+(?:decided )?claims (?:that are|rest)", text):
             assert int(n) == known["decided"], name
     lines = (line(PROJECT.registry[id], own) for id, own in entries(book).items())
-    assert Counter(one["standing"] for one in lines) == counted["verdicts"]
+    assert Counter(one["standing"].verdict for one in lines) == counted["verdicts"]

@@ -380,7 +380,9 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
     values.add("a|b", named)
     result = judge(claim, values, not_run={"g": "gated"})
     shown = result._repr_markdown_()
-    assert f"**Verdict: {result.verdict}.**" in shown and "a\\|b" in shown and "gated" in shown
+    assert (
+        f"**The statement is {result.verdict}.**" in shown and "a\\|b" in shown and "gated" in shown
+    )
     for table in tables(card) + tables(shown):
         assert len(table) > 2 and len(set(table)) == 1
 

@@ -74,21 +74,26 @@ def test_another_expected_verdict_or_order_is_no_other_criterion():
     first, same = entry("a > 1", "b < 2"), entry("b < 2", "a > 1", expected={"x": "refuted"})
     assert history.rewritten([first, same, entry("a > 1")]) == [entry("a > 1")]
     seen = replace(same, photographs=["folder:x"])
-    assert not history.is_after_the_fact([first, seen], {"dataset": "folder:x"})
+    assert history.mark([first, seen], {"dataset": "folder:x"}) == "blind"
 
 
-def test_a_change_after_the_images_were_seen_is_after_the_fact():
+def test_what_was_known_of_the_images_marks_a_verdict():
     first = entry("a > 1")
     seen = entry("a > 2", photographs=["folder:a", "folder:b"])
     later = entry("a > 3")
     for entries in ([first, seen], [first, seen, later]):
-        assert history.is_after_the_fact(entries, {"dataset": "folder:a"})
-        assert history.is_after_the_fact(entries, {"datasets": [["x", "folder:b", ""]]})
+        assert history.mark(entries, {"dataset": "folder:a"}) == "after the fact"
+        assert history.mark(entries, {"datasets": [["x", "folder:b", ""]]}) == "after the fact"
         fitted = {"dataset": "folder:c", "train_dataset": "folder:a"}
-        assert not history.is_after_the_fact(entries, fitted)
+        assert history.mark(entries, fitted) == "blind"
     # Without a change, and back at the criterion that was written first.
-    for entries in ([], [first], [first, seen, first]):
-        assert not history.is_after_the_fact(entries, {"dataset": "folder:a"})
+    for entries in ([first], [first, seen, first]):
+        assert history.mark(entries, {"dataset": "folder:a"}) == "blind"
+    known = entry("a > 1", photographs=["folder:a"])
+    assert history.mark([known], {"dataset": "folder:a"}) == "implied by known values"
+    assert history.mark([known], {"dataset": "folder:b"}) == "blind"
+    assert history.mark([known, seen], {"dataset": "folder:a"}) == "after the fact"
+    assert history.mark([], {"dataset": "folder:a"}) == ""
 
 
 def test_changes_between_two_entries():
@@ -104,5 +109,3 @@ def test_published_results_hold_the_first_verdict(runs):
     for id, data in (one for own in runs.values() for one in own.items()):
         result = Result.from_json(REAL.registry[id], data)
         assert data["first_verdict"] == history.first_verdict(LOG, result), id
-        after = history.is_after_the_fact(LOG.get(id, ()), data["parameters"])
-        assert data["after_the_fact"] is after, id

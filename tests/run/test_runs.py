@@ -74,7 +74,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
         "run": "controls",
         "verdict": "supported",
         "first_verdict": "supported",
-        "agreement": "not stated",
+        "status": "our own question",
         "criterion": project.registry["aa1-first"].criterion.digest,
         "parameters": PARAMETERS,
     }

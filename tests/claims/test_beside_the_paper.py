@@ -1,5 +1,5 @@
-"""A result agrees with a paper where its tests come out as the paper says, on models of which the
-paper speaks."""
+"""A result is the same as a paper where its tests come out as the paper says, on models of which
+the paper speaks."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,15 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.claim import Claim, Paper, in_words
+from helpers.claims.claim import (
+    DIFFERENT,
+    NOT_COMPARED,
+    OURS,
+    SAME,
+    Claim,
+    Paper,
+    in_words,
+)
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Result, judge
 
@@ -43,50 +51,73 @@ def found(text):
 
 
 def compared(paper, text):
-    """The agreement of what was found with a paper."""
+    """What was found beside what a paper says."""
     claim = claim_with(paper if isinstance(paper, dict) else says(paper))
-    return judge(claim, found(text)).agreement
+    return judge(claim, found(text)).compared
 
 
+STATUS = {"same": SAME, "different": DIFFERENT, "uncompared": NOT_COMPARED}
 # The paper tells of the sizes S, L and G; T is none of its models. Compared is each test on each
 # model of which it speaks; what is undecided or aside is not, nor what it saw in some models only.
 ANSWERED = """
-    supported; others holds                    T holds                     agrees
-    supported; others holds                    T fails                     disagrees
-    supported; others holds                    T fails; U holds            mixed
-    refuted; others fails                      T fails                     agrees
-    refuted; others fails                      T holds                     disagrees
-    refuted; others fails in some              T fails                     agrees
-    refuted; others fails in some              T holds                     not stated
-    refuted; others fails in some              T holds; U fails            agrees
-    supported; others holds in some            T holds                     agrees
-    supported; others holds in some            T fails                     not stated
-    supported; others nothing                  T holds                     not stated
-    supported                                  T holds                     not stated
-    supported; others holds                    T undecided                 not stated
-    supported; others holds                    T aside                     not stated
-    supported; others holds                    odd_T fails                 not stated
-    supported; others holds                    odd_T fails; T holds        agrees
-    supported; G supported; others holds       G fails                     disagrees
-    supported; G supported; others fails       G holds                     agrees
-    refuted; G supported; L refuted            G holds; L fails            agrees
-    refuted; G supported; L refuted            G holds; L holds            mixed
-    refuted; G supported; L refuted            L holds; T fails            disagrees
-    refuted; G supported; others nothing       T fails                     not stated
-    mixed; G mixed; L not stated; others holds  G fails; L fails           not stated
-    mixed; G mixed; others holds               G fails; T holds            agrees
-    supported; L refuted                       L undecided                 not stated
+    supported; others holds                    T holds                     same
+    supported; others holds                    T fails                     different
+    supported; others holds                    T fails; U holds            different
+    refuted; others fails                      T fails                     same
+    refuted; others fails                      T holds                     different
+    refuted; others fails in some              T fails                     uncompared
+    refuted; others fails in some              T holds                     uncompared
+    refuted; others fails in some              T holds; U fails            uncompared
+    supported; others holds in some            T holds                     uncompared
+    supported; others holds in some            T fails                     uncompared
+    supported; others nothing                  T holds                     uncompared
+    supported                                  T holds                     uncompared
+    supported; others holds                    T undecided                 uncompared
+    supported; others holds                    T aside                     uncompared
+    supported; others holds                    odd_T fails                 uncompared
+    supported; others holds                    odd_T fails; T holds        same
+    supported; G supported; others holds       G fails                     different
+    supported; G supported; others fails       G holds                     same
+    refuted; G supported; L refuted            G holds; L fails            same
+    refuted; G supported; L refuted            G holds; L holds            different
+    refuted; G supported; L refuted            L holds; T fails            different
+    refuted; G supported; others nothing       T fails                     uncompared
+    mixed; G mixed; L not stated; others holds  G fails; L fails           uncompared
+    mixed; G mixed; others holds               G fails; T holds            same
+    supported; L refuted                       L undecided                 uncompared
 """
 
 
 @pytest.mark.parametrize(("paper", "text", "answer"), rows(ANSWERED))
 def test_what_was_found_beside_the_papers(paper, text, answer):
-    assert compared(paper, text).answer == answer
+    assert compared(paper, text).status == STATUS[answer]
 
 
-def test_where_no_model_was_judged_there_is_no_agreement():
+def test_where_no_model_was_judged_nothing_is_compared():
     result = judge(claim_with(says("supported")), [], not_run={"vit_G": "no network"})
-    assert result.agreement[:2] == ("not stated", "No model was judged.")
+    assert result.compared[:2] == (NOT_COMPARED, "No model was judged.")
+
+
+def test_a_question_without_a_paper_is_ours():
+    claim = claim_with(says("supported; others holds"))
+    claim = replace(claim, source=replace(claim.source, bib=None))
+    assert judge(claim, [], not_run={"vit_G": "no network"}).compared.status == OURS
+    assert judge(claim, found("T undecided")).compared.status == OURS
+
+
+def test_what_only_our_tests_refute_does_not_extend():
+    """On the models, and on the whole where no test of the paper fails on any."""
+    added = Test("y", ">", 0.5, extension="The paper measures no y.")
+    claim = claim_with(says("supported"), replace(CRITERION, tests=(*CRITERION.tests, added)))
+    values = [*measured(vit_T=1.0, vit_S=1.0), Value("y", "vit_T", value=0.0)]
+    values.append(Value("y", "vit_S", value=1.0))
+    result = judge(claim, values)
+    assert result.verdict == "refuted" and result.models["vit_T"] == "refuted"
+    assert result.shown == {"": "does not extend", "vit_T": "does not extend", "vit_S": "supported"}
+    both = judge(claim, [*values, *measured(vit_L=0.0), Value("y", "vit_L", value=0.0)])
+    assert both.shown == result.shown | {"": "refuted", "vit_L": "refuted"}
+    ours = replace(claim, source=replace(claim.source, bib=None))
+    assert judge(ours, values).shown[""] == "refuted"
 
 
 # --- on results
@@ -109,20 +140,20 @@ def measured(**models):
 
 def test_controls_are_constructed_here():
     result = judge(claim_with(says("supported")), measured(control_content=1.0, control_clean=0.0))
-    assert result.verdict == "refuted" and result.agreement.answer == "not stated"
-    assert result.agreement.reason.startswith("Only controls were measured")
+    assert result.verdict == "refuted" and result.compared.status == NOT_COMPARED
+    assert result.compared.reason.startswith("Only controls were measured")
     claim = claim_with(says("supported; others holds"))
-    for score, answer in ((1.0, "agrees"), (0.0, "disagrees")):
+    for score, answer in ((1.0, SAME), (0.0, DIFFERENT)):
         result = judge(claim, measured(control_clean=1 - score, vit_tiny=score))
-        assert result.agreement.answer == answer
+        assert result.compared.status == answer
 
 
 def test_papers_names_are_those_of_its_checkpoints():
     claim = claim_with(says("not stated; G refuted; L supported"))
     values = [*measured(vit_G=1.0), Value("size", "vit_L", value=-1.0)]
-    reason = judge(claim, values).agreement.reason
+    reason = judge(claim, values).compared.reason
     assert reason == "On vit_G refuted in the paper, supported here."
-    assert judge(claim, measured(**{"ViT-G": 1.0})).agreement.answer == "not stated"
+    assert judge(claim, measured(**{"ViT-G": 1.0})).compared.status == NOT_COMPARED
 
 
 def test_what_a_paper_does_not_ask_does_not_decide():
@@ -132,13 +163,13 @@ def test_what_a_paper_does_not_ask_does_not_decide():
         says("supported; G supported; L refuted; others holds"),
         replace(CRITERION, tests=(*CRITERION.tests, beyond)),
     )
-    for model, answer in {"vit_G": "agrees", "vit_L": "disagrees", "vit_T": "agrees"}.items():
+    for model, answer in {"vit_G": SAME, "vit_L": DIFFERENT, "vit_T": SAME}.items():
         result = judge(claim, [*measured(**{model: 1.0}), Value("y", model, value=0.0)])
-        assert (result.verdict, result.agreement.answer) == ("refuted", answer)
+        assert (result.verdict, result.compared.status) == ("refuted", answer)
     # A test that is named by one model is put to it alone.
     apart = replace(CRITERION, tests=(replace(CRITERION.tests[0], model="vit_U"), beyond))
     result = judge(replace(claim, criterion=apart), [*measured(vit_T=1.0)])
-    assert result.agreement.answer == "not stated"
+    assert result.compared.status == NOT_COMPARED
 
 
 def test_each_test_has_an_answer_of_its_own():
@@ -146,11 +177,11 @@ def test_each_test_has_an_answer_of_its_own():
     others = {"why": KIND, "tests": {"x": "holds", "y": "holds"}}
     claim = claim_with(says("supported") | {"others": others}, two)
     result = judge(claim, [*measured(vit_T=1.0), Value("y", "vit_T", value=0.0)])
-    assert (result.verdict, result.agreement.answer) == ("refuted", "mixed")
+    assert (result.verdict, result.compared.status) == ("refuted", DIFFERENT)
     # Of what the paper calls refuted, one test that fails is enough.
     apart = replace(claim, paper_says=says("mixed; G refuted"))
     result = judge(apart, [*measured(vit_G=1.0), Value("y", "vit_G", value=0.0)])
-    assert result.agreement.answer == "agrees"
+    assert result.compared.status == SAME
 
 
 def test_an_extension_is_marked_where_it_was_put():
@@ -158,23 +189,23 @@ def test_an_extension_is_marked_where_it_was_put():
     added = [Test(name, ">", 0, "vit_tiny", beyond) for name in "yz"]
     tests = (*CRITERION.tests, *added, Test("z", "<", 9, "vit_G", "another size"))
     claim = claim_with(says("supported; others holds"), replace(CRITERION, tests=tests))
-    agreement = judge(claim, measured(vit_tiny=1.0)).agreement
-    assert agreement.beyond == {beyond.removesuffix("."): added}
-    assert "y > 0 on vit_tiny, z > 0 on vit_tiny): the paper has" in agreement.reason
-    assert "another size" not in agreement.reason
+    found_beside = judge(claim, measured(vit_tiny=1.0)).compared
+    assert found_beside.beyond == {beyond.removesuffix("."): added}
+    assert "y > 0 on vit_tiny, z > 0 on vit_tiny): the paper has" in found_beside.reason
+    assert "another size" not in found_beside.reason
     aside = [Value(name, "vit_tiny", value=0.0) for name in ("x", "size")]
-    assert not judge(claim, [*measured(vit_L=1.0), *aside]).agreement.beyond
+    assert not judge(claim, [*measured(vit_L=1.0), *aside]).compared.beyond
 
 
 def test_a_result_carries_it_and_an_old_one_gets_it():
     claim = claim_with(says("refuted; others fails"))
     result = judge(claim, measured(vit_tiny=0.0))
     stored = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert (stored["agreement"], stored["agreement_reason"]) == result.agreement[:2]
-    assert Result.from_json(claim, stored).agreement == result.agreement
+    assert (stored["status"], stored["status_reason"]) == result.compared[:2]
+    assert Result.from_json(claim, stored).compared == result.compared
     # What is stored is what was said then; what the registry says of the paper now is what counts.
     other = Result.from_json(replace(claim, paper_says=says("supported; others holds")), stored)
-    assert other.agreement.answer == "disagrees"
+    assert other.compared.status == DIFFERENT
 
 
 def test_an_earlier_criterion_is_told_from_todays():
@@ -188,11 +219,11 @@ def test_an_earlier_criterion_is_told_from_todays():
     moved = (replace(test, margin=0.3),)
     result = read(tests=moved)
     # What is compared with the paper is always today's test.
-    assert (result.verdict, result.agreement.answer) == ("refuted", "agrees")
-    assert (result.today.verdict, result.today.agreement.answer) == ("supported", "agrees")
+    assert (result.verdict, result.compared.status) == ("refuted", SAME)
+    assert (result.today.verdict, result.today.compared.status) == ("supported", SAME)
     assert result.today.models == {"vit_tiny": "supported"}
     result = read(tests=(replace(moved[0], extension="a mark"),))
-    assert "a mark" in result.agreement.reason and result.agreement.answer == "not stated"
+    assert "a mark" in result.compared.reason and result.compared.status == NOT_COMPARED
     # An edited verdict is no earlier criterion; nor are a reason and a mark.
     assert read(stored | {"verdict": "supported"}).today is None
     assert read(why="other words", tests=(replace(test, extension="a mark"),)).today is None
