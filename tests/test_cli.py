@@ -35,10 +35,10 @@ def test_list_goes_on_after_what_is_broken(project, typed):
     lines = listed(typed)
     assert set(lines) == {"claim", "aa1-first", "aa2-second", "aa3-later"}
     assert "other: unreadable" in lines["aa1-first"]
-    assert lines["aa1-first"].endswith("mine (not published): supported, not stated")
+    assert lines["aa1-first"].endswith("mine (not published): our own question; supported")
     assert lines["aa3-later"].endswith("  no notebook yet")
     margin(project, 3)
-    assert listed(typed)["aa1-first"].endswith("not stated, by today's criterion refuted")
+    assert listed(typed)["aa1-first"].endswith("supported, by today's criterion refuted")
 
 
 def test_results_can_be_read_by_a_program(project, typed):
@@ -48,7 +48,7 @@ def test_results_can_be_read_by_a_program(project, typed):
     assert (first["claim"], found["run"], found["published"]) == ("aa1-first", "mine", False)
     assert found["verdict"] == "supported" and found["reason"] and not others[0]["results"]
     line = typed("list --run mine").splitlines()[-1]
-    assert line.startswith("aa1-first") and line.endswith("(not published): supported, not stated")
+    assert line.startswith("aa1-first") and line.endswith("our own question; supported")
     typed("baselines aa1")
     table = pd.read_csv(io.StringIO(typed("show aa1 --values")))
     assert [*table.run] == ["mine", "controls"] and [*table.value] == [2, 2]
@@ -67,7 +67,7 @@ def test_what_the_criterion_asks_for_and_nobody_measured_is_named(project, typed
     missing = "the criterion asks for socre, not measured here"
     assert missing in typed("run aa1-first") and missing in typed("show aa1")
     typed("baselines aa1", 1)
-    assert f"aa1-first.ipynb: {missing}" in typed("check", 1)
+    assert f"aa1-first.ipynb: aa1-first: {missing}" in typed("check", 1)
 
 
 def test_run_prints_a_line_a_notebook(typed):
@@ -156,7 +156,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed
     agree, _ = typed("check --strict").splitlines()
     assert agree == "registry, notebooks, table of contents and results agree"
     edit_profiles(project.root, lambda profiles: profiles["aa1-first"]["large"].update(n=6))
-    assert "large: supported, not stated, stale" in listed(typed)["aa1-first"]
+    assert "large: our own question; supported, stale" in listed(typed)["aa1-first"]
     assert typed("check") == (said := typed("check --strict", 1))
     assert "note: book/runs/large/aa1-first.json: stale, made with other parameters" in said
     out = typed("run --changed")
@@ -189,7 +189,7 @@ def test_a_wrong_calibration_is_told_and_fails_check_and_baselines(project, type
     assert typed("run aa1-first").startswith(f"aa1-first  {wrong}  (")
     assert typed("run aa1-first").startswith(f"aa1-first  kept, {wrong}")
     assert f"aa1-first  stored, {wrong}" in typed("baselines aa1", 1)
-    assert f"aa1-first.ipynb: {wrong}" in typed("check", 1)
+    assert f"aa1-first.ipynb: aa1-first: {wrong}" in typed("check", 1)
 
 
 def test_help_carries_an_example_for_each_command(typed):
