@@ -79,8 +79,9 @@ class Book:
         """The results of a claim or a statement that count, by the name of their run."""
         if (statement := self.registry.statements.get(id)) is None:
             return [found for found in self.counted if found.claim.id == id]
-        own = (found.on(statement, self.log[id]) for found in self.of(statement.values_of))
-        return [found for found in own if found.stored.verdicts]
+        tests, log = statement.criterion.tests, self.log.get(id, ())
+        own = [found.on(statement, log) for found in self.of(statement.values_of)]
+        return [x for x in own if any(test.concerns(m) for test in tests for m in x.stored.models)]
 
     def repeated(self, id: str) -> list[Finding]:
         """The results of a claim in runs that repeat another one of them."""
@@ -107,9 +108,11 @@ class Book:
     @cached_property
     def counts(self) -> dict[str, Any]:
         """How many `claims` there are, how many were `tested`, how many of these are `ours`, from
-        how many `papers` the others are, and how often there is each of `verdicts`, and of
-        `statuses`.
+        how many `papers` the others are, how often there is each of `verdicts` and of `statuses`,
+        and of the statuses of `statements`.
         """
+        statements = self.registry.statements.items()
+        beside = {id: standing(one, [x.stored for x in self.of(id)]) for id, one in statements}
         standings = self.standings
         tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
         papers = [self.registry[id].paper for id in tested if self.registry[id].source.bib]
@@ -120,6 +123,7 @@ class Book:
             "papers": len(set(papers)),
             "verdicts": Counter(one.verdict for one in standings.values()),
             "statuses": Counter(one.status for one in standings.values()),
+            "statements": Counter(one.status for one in beside.values()),
         }
 
 
