@@ -204,7 +204,8 @@ def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:
     "onset_block", mean over the images with an onset (`onset_block`); "max_norm" and
     "max_attention" on a patch, in the block where they are largest; "early_norm" and
     "early_attention", the largest before the median onset. "attention_lag", blocks from the largest
-    step of the norm to that of the attention, over the images with an onset.
+    step of the norm to that of the attention, over the images with an onset; "lag_of_two", the
+    share of these in which it is two.
     """
     onset, depth = onset_block(norms), norms.shape[1]
     found: Estimates = {"onset_block": over_images(onset[onset >= 0], (0, depth))}
@@ -213,7 +214,9 @@ def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:
         found[f"max_{name}"] = over_images(at_peak(top, top))
         found[f"early_{name}"] = largest_before(top, median_onset(onset))
     norm, step = (x.amax(-1).diff(dim=1).argmax(1) for x in (norms, attention))
-    found["attention_lag"] = over_images((step - norm)[onset >= 0], (-depth, depth))
+    lag = (step - norm)[onset >= 0]
+    found["attention_lag"] = over_images(lag, (-depth, depth))
+    found["lag_of_two"] = share(lag == 2)
     return found
 
 

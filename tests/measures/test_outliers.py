@@ -248,8 +248,8 @@ def test_outliers_emerge_in_the_block_where_they_were_planted():
     norms[:5, 2, 3] = 20  # one image has none
     found = emergence(norms, norms / 20)
     assert [*found][:3] == ["onset_block", "max_norm", "early_norm"]
-    assert [*found][3:] == ["max_attention", "early_attention", "attention_lag"]
-    means = [2, 101 / 6, 1, 101 / 120, 1 / 20, 0]
+    assert [*found][3:] == ["max_attention", "early_attention", "attention_lag", "lag_of_two"]
+    means = [2, 101 / 6, 1, 101 / 120, 1 / 20, 0, 0]
     assert [x.value for x in found.values()] == pytest.approx(means)
     assert found["onset_block"].n == 5
 
@@ -259,8 +259,10 @@ def test_attention_lags_by_the_blocks_between_the_largest_steps():
     norms[:5, 1:, 3] = 20  # one image has none
     attention = torch.zeros(6, 5, 9)
     attention[:, 2:, 3], attention[:, 3:, 3], attention[:2, 4, 5] = 0.1, 0.3, 0.6
-    found = emergence(norms, attention)["attention_lag"]
-    assert (found.value, found.n) == (pytest.approx((2 * 3 + 3 * 2) / 5), 5)
+    found = emergence(norms, attention)
+    lag, of_two = found["attention_lag"], found["lag_of_two"]
+    assert (lag.value, lag.n) == (pytest.approx((2 * 3 + 3 * 2) / 5), 5)
+    assert (of_two.value, of_two.n) == (0.6, 5)
 
 
 LAYOUT = TokenLayout((8, 10))
