@@ -60,9 +60,9 @@ def values(book: Book) -> dict[str, Any]:
 # ---- Where claims stand
 
 
-def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]]:
-    """Model, or kind of models that were trained here -> each claim that it was judged on, the
-    verdict, the first run with it, and the test that gave it to the first such model.
+def strip(book: Book) -> dict[str, list[tuple[Finding, str, Decision | None]]]:
+    """Model, or kind of models that were trained here -> of each claim that it was judged on, the
+    first result with the verdict, the verdict, and the test that gave it to the first such model.
     """
     groups: dict[str, dict[str, list[tuple[str, Finding, str]]]] = {}
     for found, model in _judged(book):
@@ -74,7 +74,7 @@ def strip(book: Book) -> dict[str, list[tuple[Claim, str, str, Decision | None]]
             verdict = together(said for said, *_ in claims[id])
             found, model = next(one for said, *one in claims[id] if verdict in (said, DIFFERS))
             test = deciding(found, [model], verdict)
-            rows[name].append((found.claim, verdict, found.run, test))
+            rows[name].append((found, verdict, test))
     return rows
 
 
