@@ -67,6 +67,8 @@ _OWN = re.compile(r"(scratch|registers|sinks)(?:-(.+))?-reg(\d+)(?:-seed(\d+))?"
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")
 
 _TRAINED = {"scratch": "From-scratch ViT", "registers": "ViT-Ti", "sinks": "Sink-task ViT"}
+CONDITIONS = {"plain": "original model", "moved": "neurons shifted"}  # in figures
+_CONDITION = re.compile(rf"(?:^|(?<=, )|(?<=\n))(?:{'|'.join(CONDITIONS)})(?=,|\n|$)")
 _NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
 
 
@@ -188,11 +190,20 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def with_conditions(label: str) -> str:
+    r"""A label in which a condition stands between commas or on a line, as readers call it.
+
+    >>> with_conditions("control-clean, plain"), with_conditions("patch norm\nmoved")
+    ('control-clean, original model', 'patch norm\nneurons shifted')
+    """
+    return _CONDITION.sub(lambda word: CONDITIONS[word[0]], label)
+
+
 def shortened(texts: Iterable[str]) -> list[str]:
-    """Labels of a figure with the short name of each model in them: `control-clean: moved` is
-    `clean (reference): moved`.
+    """Labels of a figure with the short name of each model in them, and with conditions as readers
+    call them: `control-clean, moved` is `clean (reference), neurons shifted`.
 
     Labels that would become the same stay as they are.
     """
-    texts = [str(text) for text in texts]
+    texts = [with_conditions(str(text)) for text in texts]
     return _told_apart(texts, [_NAMED.sub(lambda word: short_name(word[0]), x) for x in texts])

@@ -75,8 +75,8 @@ def test_a_family_differs_in_its_sizes_alone():
 
 def test_labels_are_shortened_within_their_text():
     tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert shortened([f"{tiny}, moved", "control-clean: others", "4 registers", f"norm\n{REG4}"]) == [  # noqa: E501
-        "ViT-Ti (AugReg), moved", "clean (reference): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
+    assert shortened([f"{tiny}, moved", "control-clean: others", "plain", f"norm\n{REG4}"]) == [  # noqa: E501
+        "ViT-Ti (AugReg), neurons shifted", "clean (reference): others", "original model", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
 
 
 def test_labels_that_would_become_the_same_stay():

@@ -326,7 +326,7 @@ class Values(list[Value]):
             names = {title: f"{quantity}_{state}" for title, state in states.items()}
             self.compared_families(names, families, ax=ax)
 
-    def settings(
+    def by_value(
         self,
         names: Mapping[str, str] | Sequence[str],
         label: str = "",
@@ -368,12 +368,12 @@ class Values(list[Value]):
         models: Iterable[str] | None = None,
         printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
-        """Draw `settings` below each other, nothing where no model has one of the values.
+        """Draw `by_value` below each other, nothing where no model has one of the values.
 
         Args:
-            panels: each as in `settings`.
-            labels: of their axes; as in `settings` unless given.
-            models, printed: as in `settings`.
+            panels: each as in `by_value`.
+            labels: of their axes; as in `by_value` unless given.
+            models, printed: as in `by_value`.
         """
         known = [[*names.values()] if isinstance(names, Mapping) else names for names in panels]
         drawn = [self.of(name, models) for names in known for name in names]
@@ -382,7 +382,7 @@ class Values(list[Value]):
         height = 0.9 + 0.25 * max(map(len, drawn)) * len(drawn) / len(panels)
         axes = figures.rows(len(panels), each=height)
         for ax, names, label in zip(axes.flat, panels, labels or [""] * len(panels), strict=True):
-            self.settings(names, label, models, ax=ax, printed=printed)
+            self.by_value(names, label, models, ax=ax, printed=printed)
 
     def _by_label(self, names: Iterable[str]) -> tuple[str, dict[str, str]]:
         """What the labels of values have in common up to a comma, as one of an axis, and the rest
@@ -395,7 +395,7 @@ class Values(list[Value]):
             return "", labels
         rest = {x.removeprefix(f"{head}, "): name for x, name in labels.items()}
         if head in rest:
-            rest = {"as it is" if x == head else x: name for x, name in rest.items()}
+            rest = {"original model" if x == head else x: name for x, name in rest.items()}
         return axis_label(replace(first, label=head)), rest
 
     def _reference(self, names: Iterable[str], given: float | None) -> dict[str, Any]:

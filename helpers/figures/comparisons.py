@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter
 from numpy.typing import ArrayLike
 
 from helpers.figures.style import (
@@ -117,6 +117,8 @@ def forest(
                 look["label"] = None
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
     ax.set(xlabel=label or axis_label(values))
+    if max(map(abs, ax.get_xlim())) > 1e5:  # matplotlib would write 1e6 on the label
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     add_legend(ax, ax.get_legend_handles_labels()[0])
     return ax
 

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from helpers.names import shortened
+from helpers.names import shortened, with_conditions
 
 # Each has a contrast of 3 with white and with a dark page, and each pair stays apart without the
 # sense for red and green.
@@ -109,10 +109,11 @@ def narrow(ax: Axes) -> None:
 
 
 def write(text: Text, whole: str, width: int = 22) -> None:
-    """Show a title or the label of an axis, with models by their short names.
+    """Show a title or the label of an axis, with models by their short names (`shortened`).
 
     `helpers.figures.drawn` gives the whole of it.
     """
+    whole = with_conditions(whole)
     # A long name was broken at its own marks.
     joined = re.sub(r"(?<=\w[_-])\n|(?<=\w\.)\n(?=[a-z])", "", whole)
     joined = joined.replace("\n", " " if re.search("[ ,]", whole) else "")

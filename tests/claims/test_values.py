@@ -79,7 +79,7 @@ def test_settings_in_panels_and_beside_printed_numbers(values):
     first, second = plt.gcf().axes
     assert (first.get_xlabel(), second.get_xlabel()) == ("left", "right")
     assert [x.get_text() for x in first.get_yticklabels()] == ["one", "two"]
-    values.settings(rows, "share", ["b"], printed={"the paper": {"auc_2": 0.4}})
+    values.by_value(rows, "share", ["b"], printed={"the paper": {"auc_2": 0.4}})
     (ax,) = plt.gcf().axes
     assert 0.4 in np.concatenate([line.get_xdata() for line in ax.lines])
     plt.close("all")
@@ -133,7 +133,7 @@ def test_rows_are_called_as_terms_without_what_all_begin_with():
     values = Values(load_registry()["xx2-corner-outliers"], "scenes")
     assert values._by_label(["max_norm", "max_norm_ablated"]) == (
         "Largest patch norm",
-        {"as it is": "max_norm", "the neuron at zero": "max_norm_ablated"},
+        {"original model": "max_norm", "the neuron at zero": "max_norm_ablated"},
     )
     label, rows = values._by_label(["channel_share", "cosine_outlier"])
     assert label == "" and [*rows.values()] == ["channel_share", "cosine_outlier"]

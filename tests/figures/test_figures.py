@@ -212,7 +212,7 @@ def trainings():
 
     kinds = ("0 registers", "1 register", "4 registers")
     panels = {
-        "plain": {kind: followed([0, 100, 200], 3) for kind in kinds},
+        "plain recipe": {kind: followed([0, 100, 200], 3) for kind in kinds},
         "long": {kind: followed([0, 300, 600, 900], 1) for kind in kinds[::2]},
         "no-decay": {kinds[2]: followed(torch.tensor([0, 100, 200]), 2)},
     }
@@ -332,7 +332,7 @@ def responses():
 
 @example
 def block_curves():
-    curves = {"before": estimates(3, 5, 4), "moved": estimates(1, 2)}
+    curves = {"before": estimates(3, 5, 4), "after": estimates(1, 2)}
     return figures.block_curves(curves, plt.subplots()[1], "largest norm", "a model")
 
 
