@@ -118,6 +118,8 @@ def _size(context: object, option: object, text: str | None) -> tuple[int, int] 
 
 def _model(name: str) -> str:
     """The model by the name that results keep; a folder that timm or `edit` wrote by its form."""
+    if os.path.isfile(name):
+        raise ValueError(f"{name} is a file; give its architecture, too: file:{name}@ARCH")
     is_folder = os.path.isfile(os.path.join(name, "config.json"))
     return f"local-dir:{name}" if is_folder else stored_name(name)
 
@@ -408,8 +410,8 @@ def baselines(project, ids, jobs):
 )
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...")
 @_for_models
-@click.option("--mean", nargs=3, type=float, help="of each channel, of pixels from 0 to 1")
-@click.option("--std", nargs=3, type=float, help="likewise; both the model's own unless given")
+@click.option("--mean", nargs=3, type=float, metavar="R G B", help="of pixels from 0 to 1")
+@click.option("--std", nargs=3, type=float, metavar="R G B", help="likewise; or the model's own")
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
@@ -431,16 +433,17 @@ def diagnose(
     exit_code,
     **options,
 ):
-    """Examine models: have they outlier tokens, where, what writes them, what does moving them
+    """Examine models: have they outlier tokens, where, what writes them, what does shifting them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
     """
     if (out or figures) and len(names) > 1:
         raise ValueError("--out and --figures are of one model; name one, or give --json FOLDER")
+    names = [*map(_model, names)]
     from helpers import models, own
     from helpers.images import load_images
 
     pictures, status = load_images(images, n, seed), 0
-    for name in map(_model, names):
+    for name in names:
         try:
             backbone = models.load_backbone(name, image_size=image_size, device=options["device"])
             if mean or std:
@@ -496,12 +499,12 @@ def edit(project, name, images, image_size, n, seed, neurons, auto, registers, o
         found = own.diagnose(backbone, pictures, seed=seed, **options)
         print(*own.advice(found, model), sep="\n")
         if not found.remedy:
-            raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
+            raise ValueError(f"no neurons of {model!r} are to be shifted; nothing was written")
         neurons = [moved[:2] for moved in found.remedy]
     image = backbone.preprocess(pictures[0])[None]
     written = write_model(backbone, neurons, out, image, count=registers, graph=pt2)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
-    print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
+    print(f"{out}: {model} with {named} shifted to {registers} additional token(s).")
     print(
         f"The model's output for the first image changes by up to {written['change']:.3g}; the "
         f"files give the same to {written['difference']:.2g}."

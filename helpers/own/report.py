@@ -188,7 +188,7 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
             curves, caption = dict(d.sinks.received), "Which tokens the queries attend to"
             if "moved" in d.states and d.states["moved"].received:
                 curves["former outliers, moved"] = d.states["moved"].received
-                caption += ", and what the outliers together get once the neurons are moved"
+                caption += ", and what the outliers together get once the neurons are shifted"
             figures.block_curves(curves, axis, "share of all attention\nin the block")
             caption += ": mean over heads, with intervals."
             found["received-by-block"] = plt.gcf(), caption

@@ -5,6 +5,7 @@ seconds; others are started anew.
 """
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -33,6 +34,8 @@ from traitlets.config import Config
 START = 600  # seconds that a kernel may take to start on a busy machine
 PRELOADED = ["timm", "seaborn", "scipy.stats", "papermill", "ipykernel.kernelapp"]
 PRELOADED += ["ipykernel.debugger"]
+# It warns of comments with '='; parameters.py has checked the parameters.
+logging.getLogger("papermill").setLevel(logging.ERROR)
 
 
 class ForkedProcess(ForkServerProcess):

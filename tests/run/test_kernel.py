@@ -47,6 +47,13 @@ print(one["patch_norms"].equal(two["patch_norms"]))"""
     assert ran(source) == "True\n"
 
 
+def test_a_comment_with_a_value_is_no_warning(tmp_path, caplog):
+    cell = new_code_cell('x = 0  # or "MODEL x=1"', metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "some.ipynb")
+    executed(tmp_path / "some.ipynb", {"x": 1}, tmp_path)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_dead_kernel_is_told(ran, threads):
     with pytest.raises(RuntimeError, match="died"):
