@@ -26,7 +26,7 @@ WIDEST = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for
 
 
 def capture(
-    backbone: Backbone,
+    model: str | nn.Module | Backbone,
     images: Any,
     reducers: Iterable[Reducer],
     *,
@@ -37,11 +37,12 @@ def capture(
     progress: bool | None = None,
     into: Mapping[str, Callable[[Tensor], object]] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
-    """Run `images` through `backbone` once and return what the reducers keep.
+    """Run `images` through the model once and return what the reducers keep.
 
     Where the variable REGISTERS_CACHE names a folder, it is kept there, and read again.
 
     Args:
+        model: what `load_backbone` takes, or a Backbone with the interventions that are active.
         images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`, or
             of rows with one; or pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
@@ -62,7 +63,7 @@ def capture(
     rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
-    images = rows_of(images)
+    backbone, images = backbone_of(model), rows_of(images)
     plan = _plan(backbone, reducers, len(images))
     if isinstance(images, Tensor):
         check_pixels(backbone, images)
@@ -95,11 +96,8 @@ def cls_attention(
     heads: str = "mean",
     **options: Any,
 ) -> Float[Tensor, "image *block_head token"]:
-    """The attention of [CLS] to each token, as `ClsAttention` has it, of what `load_backbone` takes
-    or a Backbone with the interventions that are active. Options as in `capture`.
-    """
-    reducers = [ClsAttention(blocks, heads)]
-    return capture(backbone_of(model), images, reducers, **options)["cls_attention"]
+    """The attention of [CLS] to each token, as `ClsAttention` has it. Options as in `capture`."""
+    return capture(model, images, [ClsAttention(blocks, heads)], **options)["cls_attention"]
 
 
 def attention_received(
@@ -112,7 +110,7 @@ def attention_received(
 ) -> Float[Tensor, "image *block_head token"]:
     """As `cls_attention`, what `AttentionReceived` keeps: no [CLS] is needed."""
     reducers = [AttentionReceived(blocks, heads)]
-    return capture(backbone_of(model), images, reducers, **options)["attention_received"]
+    return capture(model, images, reducers, **options)["attention_received"]
 
 
 def _precision(dtype: torch.dtype | str) -> torch.dtype:
