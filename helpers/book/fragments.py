@@ -18,7 +18,7 @@ from helpers.book.book import DIFFERS, KINDS, Book, together
 from helpers.book.finding import TRAINED, Decision, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
-from helpers.claims.claim import STATUSES, Claim
+from helpers.claims.claim import STATUSES
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
