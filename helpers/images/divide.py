@@ -14,16 +14,20 @@ from helpers.images.sets import Images, check_classes
 def load_train_test(
     train: str, test: str, n_train: int, n: int, seed: int = 0, by: str | None = None
 ) -> tuple[Images, Images]:
-    """Load images to learn on and images to test on, with a label each and no picture in both,
-    which is one where all pixels are the same.
+    """Load images to learn on and images to test on, each with a label and none in both.
 
-    Where both names are the same, one choice of n_train + n images is divided: the first n_train
-    are for training, and copies of a picture stay with the first of them.
+    Two files are one image where all their pixels are the same. Where both names are the same, one
+    choice of n_train + n images is divided: the first n_train are for training, and copies of a
+    picture stay with the first of them.
 
     Args:
         train, test, n_train, n, seed: as for `load_images`.
         by: a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
             in a seeded order, up to where the training images come nearest to n_train.
+
+    Raises:
+        ValueError: a count below 1, an image without a label, an image or a value of `by` in both
+            sets, or classes that differ.
     """
     if min(n_train, n) < 1:
         raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")

@@ -51,19 +51,26 @@ _PHOTOGRAPHS = (
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     """Load `n` images of the data set `name` (all where n is None).
 
-    They are those with the smallest sha256('SEED:ID'), whatever the order of the data set. A table
-    has ids in the first of `tables.ID_COLUMNS` that differs in every row (else by `tables.ids_of`),
-    labels in the column 'label' or the first of type `ClassLabel`, boxes in 'boxes', and the class
-    of each pixel in the first of `tables.MASK_COLUMNS` that holds pictures. Of a folder the ids are
-    paths, and the labels are subfolders where all images lie in one. A folder of images/ and masks/
-    has the mask of images/A/1.jpg in masks/A/1.png, and A in the column 'sequence'.
-    `Images.notes` say what is left out or may be meant otherwise.
+    Those with the smallest sha256('SEED:ID') are chosen, whatever the order of the data set.
 
-    Names are as on the page Models and data; scenes, 'quiet' and 'broadcast' have no end, and need
-    n. `seed` is of the choice; for what is drawn, of the drawing.
+    - A table has its ids in the first of `tables.ID_COLUMNS` that differs in every row (else by
+      `tables.ids_of`) and its labels in 'label' or the first column of type `ClassLabel`. Boxes are
+      in 'boxes', and classes of pixels in the first of `tables.MASK_COLUMNS` that holds pictures.
+    - A folder has paths as ids. Its subfolders are the labels, if each image lies in one.
+    - A folder of images/ and masks/ has the mask of images/A/1.jpg in masks/A/1.png. A is then in
+      the column 'sequence'.
 
-    Raises ValueError for n above the size of the set, for more than one image and more than 1 %
-    that do not decode, and for boxes, labels or masks that are none.
+    Args:
+        name: as on the page Models and data.
+        n: number of images; needed for scenes, 'quiet' and 'broadcast', which have no end.
+        seed: of the choice; for what is drawn, of the drawing.
+
+    Returns:
+        The images, whose `notes` say what is left out or may be meant otherwise.
+
+    Raises:
+        ValueError: n is above the size of the set; more than one image and more than 1 % do not
+            decode; boxes, labels or masks are none.
     """
     name = stored_name(name)
     check_name(name)
@@ -241,7 +248,7 @@ def _from_folder(root: Path) -> "datasets.Dataset":
 
 
 def _check_masks(root: Path, found: list[Path]) -> None:
-    """Raise ValueError where a file is called like the mask of another, and looks so."""
+    """Raise ValueError where a file is called like the mask of another, and has few colours."""
     pictures, masks = {}, {}
     for path in found:
         words = re.split(r"[-_. /]", str(path.with_suffix("")).lower())

@@ -55,8 +55,8 @@ def _holds_files(kind: Any) -> bool:
 
 
 def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
-    """A name for each row: of the first column of `ID_COLUMNS`, else the name of the file, where
-    these differ in every row; else from the SHA-1 of the bytes.
+    """A name for each row, from the first of these that differs in every row: a column of
+    `ID_COLUMNS`, the name of the file, the SHA-1 of the bytes (numbered where files are equal).
     """
     import pyarrow.compute
 
@@ -77,7 +77,7 @@ def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
 
 
 def id_of(row: dict[str, Any], image: str) -> str:
-    """The name of one row by its first column of names, as `ids_of` where each row has another."""
+    """The name of one row, as `ids_of` gives it where the first column of names differs by row."""
     values = [*_whole([row[key] for key in ID_COLUMNS if key in row]), row[image]["path"]]
     if not isinstance(values[0], str | int):
         raise ValueError(f"{values[0]!r} is no name of an image; load the whole data set")

@@ -190,9 +190,11 @@ class BiasedAttention(RotaryAttention):
 
     @cached_property
     def matched(self) -> tuple[Tensor, Tensor]:
-        # A query carries its row of the bias, and each key a one that picks its column.
-        rows = (self.bias / self.scale).expand(len(self.x), -1, -1, -1)
-        columns = torch.eye(rows.shape[-1], device=rows.device).expand_as(rows)
+        # A query carries its row of the bias, and each key a one that picks its column; zeros make
+        # the width a multiple of eight, as the kernels of GPUs want it.
+        spare = -(self.q.shape[-1] + self.bias.shape[-1]) % 8
+        rows = F.pad(self.bias / self.scale, (0, spare)).expand(len(self.x), -1, -1, -1)
+        columns = torch.eye(*rows.shape[-2:], device=rows.device).expand_as(rows)
         return torch.cat([self.q, rows], dim=-1), torch.cat([self.k, columns], dim=-1)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:

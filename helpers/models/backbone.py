@@ -234,18 +234,26 @@ class Backbone(ABC):
     def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.
 
-        Nothing is changed.
+        Nothing is changed. Remove the handle afterwards.
 
-        Points of a block: 'residual' (image, token, width), after the block; 'final', the same
-        through the model's final norm; 'neurons' (image, token, hidden), the input of the second
-        MLP layer, which is the neuron in gated MLPs too; 'attention', an Attention; 'update', an
-        Update; 'writes', the same, also where a LayerNorm of the heads follows; 'normed', a pair:
-        'residual', and what the next LayerNorm (before the next block's attention, or the final
-        one) makes of it. Points of the model, whatever the block: 'pixels' (image, 3, height,
-        width), normalised; 'embedding' (image, row, column, width), patches before the position
-        embedding; 'feature' (image, width), pooled, before the classification head; 'output', what
-        the model returns. Remove the handle afterwards. Raises ValueError for another point, and
-        where an unusual block has none.
+        Points of a block:
+
+        - 'residual' (image, token, width): the stream after the block.
+        - 'final' (image, token, width): the same through the model's final norm.
+        - 'neurons' (image, token, hidden): the input of the second MLP layer, also if it is gated.
+        - 'attention': an Attention.
+        - 'update': an Update. 'writes': the same, also where a LayerNorm of the heads follows.
+        - 'normed': a pair, 'residual' and what the next LayerNorm makes of it, which is that before
+          the next block's attention, or the final one.
+
+        Points of the model, whatever the block:
+
+        - 'pixels' (image, 3, height, width): normalised.
+        - 'embedding' (image, row, column, width): patches before the position embedding.
+        - 'feature' (image, width): pooled, before the classification head.
+        - 'output': what the model returns.
+
+        Raises ValueError for another point, and where an unusual block has none.
         """
         match point:
             case "pixels":

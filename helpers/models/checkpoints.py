@@ -107,8 +107,8 @@ def _edited(
 def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'file:PATH@ARCH': the weights in a file, for an architecture of timm or open_clip.
 
-    Of several sets of weights that fit ARCH the one that is evaluated is taken: the averaged one,
-    or that of EVALUATED. Raises ValueError where none fits, or several do.
+    Of several sets of weights that fit ARCH, the averaged one is taken, or else the one that its
+    authors evaluate (EVALUATED). Raises ValueError where no set fits, or where several are left.
     """
     _, path, arch = parts_of(name)
     if not path:
@@ -169,9 +169,9 @@ def _weights_in(data: Any, path: str = "") -> dict[str, Tensor]:
 
 
 def _sets(every: dict[str, Tensor], anchors: Sequence[str]) -> Iterator[tuple[str, dict]]:
-    """Each set of weights with one of `anchors`, and what stood before its names.
+    """Each set of weights that has one of `anchors`: what stood before its names, and the weights.
 
-    With the head of a classifier around it, and without the chunks of DINOv2's blocks.
+    A head that lies beside the set belongs to it. DINOv2's `blocks.0.3.` becomes `blocks.3.`.
     """
     pattern = re.compile(rf"(|.*?\.)({'|'.join(map(re.escape, anchors))})")
     for match in filter(None, map(pattern.fullmatch, every)):

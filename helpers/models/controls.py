@@ -18,8 +18,8 @@ Ten more are for single claims, nine of them since none of these could come out 
     control-noise-registers  its match, where four registers carry the load (`_noise_neurons`)
     control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
                        hues by itself, and attends to them in the last block, to take in nothing
-    control-faint      control-clean with two patches 3.15 times as long as the median, outliers by
-                       a rule of 3 medians and not of 3.3, and two of 2.9, outliers by one of 2.8
+    control-faint      control-clean with two patches of 3.15 times the median norm, outliers by a
+                       rule of 3 medians and not of 3.3, and two of 2.9, outliers by one of 2.8
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -49,7 +49,7 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    energy. The last LayerNorm before attention shrinks the load, so that what is left of a register
    there is of its image.
 9. Couple. In the last block of control-coupled, [CLS] takes hue from all patches, and writes it
-   longer than all that it had.
+   with a higher norm than all that it had.
 10. Alternate. In control-rise and control-dip patches bear a mark, with the signs of a chessboard.
     In block 0 or 2 two neurons make it larger than the constant, in the last block two erase it.
 """
@@ -334,7 +334,7 @@ def _move(model: VisionTransformer) -> None:
 
 
 def _lengthen(model: VisionTransformer) -> None:
-    """Four patches are longer than all others, by `_FAINT`."""
+    """Four patches have higher norms than all others, by `_FAINT`."""
     for place, ratio in zip(LATTICE["control-position"], _FAINT, strict=True):
         model.pos_embed[:, place] *= ratio
 
@@ -513,5 +513,5 @@ FURTHER = (*VARIANTS, *NOISE, SINK)
 
 
 def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    """'control-...'; their weights are part of them."""
+    """The Backbone of 'control-...'; `pretrained` changes nothing."""
     return wrap_at(name, build_control(name), CONTROL_DATA, framing)

@@ -121,7 +121,7 @@ ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weig
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """The type of a model, or of the vision tower that it holds; of KINDS where it is read here."""
+    """The type of the vision tower in a model where it is one of KINDS; else that of the model."""
     parts = (config.get("vision_config") or {}, config)
     kinds = [str(part.get("model_type")).removesuffix("_vision_model") for part in parts]
     return kinds[0] if kinds[0] in KINDS else kinds[1]
@@ -132,7 +132,17 @@ def from_transformers(
 ) -> tuple[VisionTransformer | Beit, dict[str, Any], bool]:
     """Timm's model with these weights, what it expects of an image, and whether it is distilled.
 
-    Of a distilled one the only register is DeiT's distillation token.
+    A distilled model has one register in timm's words, which is DeiT's distillation token.
+
+    Args:
+        config: of the model or of one around it, as in config.json.
+        state: weights by the names of transformers, with those of other towers.
+        name: of the model, for messages.
+
+    Raises:
+        ValueError: an activation that timm's model lacks, no vision tower or several, or weights
+            that are no real numbers.
+        RuntimeError: weights that are missing, left over or of another shape.
     """
     kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.

@@ -268,7 +268,7 @@ def load(name: str) -> Backbone:
 
 
 def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    """'registers-...' or 'registers:PATH'; their weights are part of them."""
+    """The Backbone of 'registers-...' or 'registers:PATH'; `pretrained` changes nothing."""
     base = load(name)
     data = trained.DATA
     if not base.name.startswith(trained.PREFIXES):

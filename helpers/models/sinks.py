@@ -105,7 +105,7 @@ def load(name: str) -> tuple[VisionTransformer, SinkTask]:
 
 
 def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    """'sinks-...' or 'sinks:PATH'; their weights are part of them."""
+    """The Backbone of 'sinks-...' or 'sinks:PATH'; `pretrained` changes nothing."""
     return wrap_at(name, load(name)[0], trained.DATA, framing)
 
 

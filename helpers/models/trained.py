@@ -198,7 +198,7 @@ def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
 
 
 def path_of(name: str) -> Path:
-    """Where the weights of 'scratch-...' or 'scratch:PATH' lie, if at all; so of the others."""
+    """The file of weights of a model of this project, by its name or as 'scratch:PATH'."""
     kind, colon, path = name.partition(":")
     if kind + colon in (FILE, ADDED[1], SINKS[1]):
         return located(path)
@@ -248,14 +248,14 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
 
 
 def load_backbone(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    """'scratch-...' or 'scratch:PATH'; their weights are part of them."""
+    """The Backbone of 'scratch-...' or 'scratch:PATH'; `pretrained` changes nothing."""
     return wrap_at(name, load(name)[0], DATA, framing)
 
 
 def record(name: str) -> dict[str, Any]:
     """How a model came to be: `recipe`, `history` (one entry a checkpoint), `provenance`.
 
-    Raises ValueError where the weights beside it are not those that it tells of.
+    Raises ValueError where the weights beside the record are not those of its digest.
     """
     path = path_of(name).with_suffix(".json")
     data = read_record(path)
