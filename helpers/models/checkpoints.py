@@ -122,7 +122,7 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         return fill(name, arch, None, framing)
     if not (place := located(path)).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
-    if place.suffix == ".npz" and fill is _filled:
+    if place.suffix.lower() == ".npz" and fill is _filled:
         return _from_jax(name, arch, place, framing)
     with loading(name):
         every = _weights_in(saved_in(place))

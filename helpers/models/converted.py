@@ -176,6 +176,8 @@ def from_transformers(
     if of_beit:  # here, since its tables of positions are no weights
         pool = "avg" if "fc_norm.weight" in state else "token"
         model = Beit(global_pool=pool, **shape, **beit_options(state))
+        if not {"norm.weight", "fc_norm.weight"} & state.keys():  # one that segments has none
+            model.norm = nn.Identity()
         model.load_state_dict(state)
         return model, KINDS[kind], False
     with torch.device("meta"):

@@ -134,6 +134,15 @@ def test_edited_files_give_what_the_intervention_gives(tmp_path, kind):
     assert found["difference"] < 1e-5 * backbone(pixels()).abs().max() < found["change"]
 
 
+def test_a_beit_that_segments_has_no_norm_after_its_blocks(tmp_path):
+    stored = STORED["beit-pooled"]
+    shapes = {key: x for key, x in stored["shapes"].items() if not key.startswith("pooler.")}
+    backbone = load_backbone(written(tmp_path, stored["config"], shapes))
+    got = capture(backbone, pixels(), [FinalTokens(norm=True)])["final_tokens"]
+    expected = torch.tensor(stored["outputs"]["final_tokens"])
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_tower_among_others_and_weights_in_parts(tmp_path):
     """CLIP with its text tower, in two files."""
     stored = STORED["clip-projection"]
