@@ -240,7 +240,7 @@ class Criterion:
         few = dict.fromkeys(
             f"{test.value} rests on {value.n}"
             for test in asked
-            if (value := self._judged_by(test, values))
+            if (value := self.judged_by(test, values))
             and value.value is not None
             and 0 < (value.n or 0) < least
             and not value.is_bounded
@@ -249,17 +249,24 @@ class Criterion:
             reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
         return verdict, reason
 
-    def _judged_by(self, test: Test, values: ByName) -> Value | None:
-        """The value that a test judges; one of too few images without interval decides nothing."""
+    def judged_by(self, test: Test, values: ByName) -> Value | None:
+        """The value that a test judges; one of too few images without interval decides nothing.
+
+        Of a condition on a share of images that no image is in, the plain zero where they are too
+        few for its interval: these images have nothing to judge.
+        """
         value = values.get(test.value)
+        none = value and test in self.applies and value.step and value.value == 0
+        if none and test.outcome(value) is None:
+            return replace(value, low=None, high=None, n=None)
         return value and value.of_enough(self.min_n)
 
     def sentence(self, test: Test, values: ByName) -> str:
         """A test of one model with its numbers, for people."""
-        return test.sentence(self._judged_by(test, values), values.get(test.baseline))
+        return test.sentence(self.judged_by(test, values), values.get(test.baseline))
 
     def outcome(self, test: Test, values: ByName) -> bool | None:
-        return test.outcome(self._judged_by(test, values), values.get(test.baseline))
+        return test.outcome(self.judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, the part that gave it ('applies' or 'tests'), and its tests that

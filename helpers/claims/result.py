@@ -200,7 +200,7 @@ class Result:
         tests = self.claim.criterion.all_tests
         return {
             model: {
-                str(test): OUTCOMES[test.outcome(own.get(test.value), own.get(test.baseline))]
+                str(test): OUTCOMES[self.claim.criterion.outcome(test, own)]
                 for test in tests
                 if test.concerns(model)
             }

@@ -387,6 +387,20 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
         assert len(table) > 2 and len(set(table)) == 1
 
 
+def test_a_model_without_outliers_is_not_judged_however_few_the_images():
+    """As where the measure over outliers has no value; one image with an outlier leaves it open."""
+    condition = Test("outlier_images", ">", 0.05)
+    criterion = Criterion("all", (Test("iou", ">", 0.3),), applies=(condition,))
+
+    def verdict(k, n=24):
+        value = Value.of("outlier_images", share(np.arange(n) < k), model="m")
+        return criterion.on_model("m", {"outlier_images": value})
+
+    assert verdict(0) == ("not applicable", "outlier_images = 0 > 0.05 fails")
+    assert verdict(0, 3)[0] == "not applicable" and verdict(1)[0] == "inconclusive"
+    assert "[0, 0.0" in verdict(0, 200)[1]
+
+
 # --- too few images
 
 TESTS = (Test("iou", ">", 0.3),)
