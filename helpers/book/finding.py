@@ -153,7 +153,8 @@ class Finding:
                 name, base = test.value.removesuffix("_seeds"), values.get(test.baseline)
                 figures = [one for one in self.reported if one["ours"] == name]
                 figures = [one for one in figures if one["checkpoint"] == model] or figures
-                judged = (self.claim.values_of, self.run, model, test, criterion.judged_by(test, values))
+                value = criterion.judged_by(test, values)
+                judged = (self.claim.values_of, self.run, model, test, value)
                 about = (shown[model], decides, role, figures, self.names[model])
                 yield Decision(*judged, *about, baseline=base)
 
