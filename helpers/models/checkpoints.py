@@ -225,10 +225,10 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     classes = len(words.get("head.weight", ()))
     # With a classifier timm would drop a head of another size, and all that is strict.
     overlay = {"num_classes": classes, "state_dict": state, "classifier": None}
-    biases = next((x for key, x in state.items() if key.endswith(BIASES)), None)
+    table = next((x for key, x in state.items() if key.endswith(BIASES)), None)
     patches = 0
-    if biases is not None:  # of a square of positions, since timm reads no other
-        patches = (math.isqrt(len(biases) - 3) // 2 + 1) ** 2
+    if table is not None:  # of a square of positions, since timm reads no other
+        patches = (math.isqrt(len(table) - 3) // 2 + 1) ** 2
     elif positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
         before = positions.shape[1] - math.prod(embed.grid_size)
         patches = words["pos_embed"].shape[1] - (0 if "register_tokens" in state else before)
@@ -252,7 +252,7 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
 def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
     """Timm's `arch` with the weights of one of Google's files, which its own loader reads.
 
-    That fills what it finds, so what it leaves as it was and what it leaves out are looked for.
+    That loader says nothing of weights that are left over or missing: here they are counted.
     """
     with loading(name), np.load(place) as file:
         shapes = {key: file[key].shape for key in file.files}
@@ -263,11 +263,14 @@ def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
     sizes = {key: math.prod(x) for key, x in shapes.items() if not key.startswith("pre_logits/")}
     with torch.device("meta"):
         sketch = timm.create_model(arch)
-    embed, *theirs = sketch.patch_embed, *shapes[KERNELS[0]]
-    if tuple(theirs[-1:] + theirs[-2:-1] + theirs[:-2]) != embed.proj.weight.shape:
-        raise ValueError(f"{kernel} in '{name}' is {tuple(theirs)}, not that of {arch}")
-    positions = next(key for key in shapes if key.endswith("pos_embedding"))
-    before = sketch.pos_embed.shape[1] - math.prod(embed.grid_size)
+    positions = next((key for key in shapes if key.endswith("pos_embedding")), "")
+    embed, ours = sketch.patch_embed, sketch.pos_embed
+    if not positions or ours is None or not hasattr(sketch, "load_pretrained"):
+        raise ValueError(f"timm reads no file such as '{name}' for {arch}")
+    height, width, channels, channels_out = shapes[KERNELS[0]]
+    if (channels_out, channels, height, width) != embed.proj.weight.shape:
+        raise ValueError(f"{kernel} in '{name}' is {shapes[KERNELS[0]]}, not that of {arch}")
+    before = ours.shape[1] - math.prod(embed.grid_size)
     wanted = framing.fitted(name, embed.patch_size)
     size = _size_of(name, shapes[positions][1] - before, embed, wanted)
     if size != tuple(embed.img_size):
@@ -283,9 +286,9 @@ def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
     except KeyError as error:
         raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
     left = sorted(key for key, value in state.items() if value.isnan().any())
-    ours = sum(value.numel() for key, value in state.items() if key != "pos_embed")
-    if left or ours != (there := sum(sizes.values()) - sizes[positions]):
-        odd = f"{left[0]} is not there" if left else f"{there} numbers, not {ours}"
+    taken = sum(value.numel() for key, value in state.items() if key != "pos_embed")
+    if left or taken != (there := sum(sizes.values()) - sizes[positions]):
+        odd = f"{left[0]} is not there" if left else f"{there} numbers, not {taken}"
         raise ValueError(f"the weights of '{name}' are not those of {arch}: {odd}")
     unused = ", without pre_logits" * (len(sizes) < len(shapes))
     backbone.pretrained, backbone.source = True, f"the weights in {place.name}{unused}"

@@ -66,17 +66,14 @@ _COMMON = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224,
     "patch_size": 16, "layer_norm_eps": 1e-6, "hidden_act": "gelu",
 }  # fmt: skip
-DEFAULTS = {
-    "vit": {"layer_norm_eps": 1e-12},
-    "deit": {"layer_norm_eps": 1e-12},
+DEFAULTS: dict[str, dict[str, Any]] = {
     "dinov2": {"patch_size": 14},
     "clip": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "patch_size": 32},
     "siglip": {"hidden_act": "gelu_pytorch_tanh"},
-    "ijepa": {"layer_norm_eps": 1e-12},
-    "vit_mae": {"layer_norm_eps": 1e-12},
-    "beit": {"layer_norm_eps": 1e-12},
-    "data2vec-vision": {"layer_norm_eps": 1e-12},
 }
+DEFAULTS |= dict.fromkeys(
+    ("vit", "deit", "ijepa", "vit_mae", "beit", "data2vec-vision"), {"layer_norm_eps": 1e-12}
+)
 INTERPOLATIONS = {
     0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"
 }  # fmt: skip

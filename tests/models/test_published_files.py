@@ -417,6 +417,8 @@ NOT_GOOGLE = {
     "LayerScale": (DINOV2, {"patch_size": 14, "img_size": 518}, {}, "ls1.gamma is not there"),
     "a broken file": (VIT, {}, b"PK\x03\x04", "do not load"),
     "no model": (VIT, {}, {"a": np.ones(2)}, "holds no weight"),
+    "no positions": (VIT, {}, {"embedding/kernel": np.ones((16, 16, 3, 24))}, "no file such as"),
+    "a BEiT": (BEIT, {}, {}, "no file such as"),
     "a pickle": (VIT, {}, {"a": np.array([{}])}, "allow_pickle"),
 }
 
