@@ -43,12 +43,14 @@ def fewer(parameters: Mapping, images: int) -> dict:
 
 
 def joined(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """A row for each number of a picture that both have: `number_stored` and `number_fresh`. Where
-    a picture is not known, it is the one at its place.
+    """A row for each number of a picture that both have: `number_stored` and `number_fresh`. Of
+    values whose pictures one of them does not know, it is the picture at its place.
     """
-    tables = []
+    tables, both = [], pd.concat([stored, fresh])
+    unknown = pd.MultiIndex.from_frame(both.loc[both["picture"].isna(), VALUE_OF])
     for table in (stored, fresh):
-        picture = table["picture"].fillna(table["image"].map("place {}".format))
+        at_place = pd.MultiIndex.from_frame(table[VALUE_OF]).isin(unknown)
+        picture = table["picture"].mask(at_place, table["image"].map("place {}".format))
         own = table[[*VALUE_OF, "part", "number"]].assign(picture=picture)
         own["again"] = own.groupby([*VALUE_OF, "part", "picture"]).cumcount()
         tables.append(own)
@@ -97,7 +99,8 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     bad = sorted(key for key in must if wrong.get(key, 1))
     agree = sum(not count for count in wrong.values())
     said = f"{agree} of {len(there)} values agree on {images} images, {len(must)} of them must"
-    lines = [f"\n  {name} of {model}: {wrong.get((model, name), 'gone')}" for model, name in bad]
+    states = [f"differs on {wrong[x]} images" if x in wrong else "gone" for x in bad]
+    lines = [f"\n  {x[1]} of {x[0]}: {state}" for x, state in zip(bad, states, strict=True)]
     return Outcome(id, "failed" if bad else "agrees", done.seconds, said + "".join(lines))
 
 

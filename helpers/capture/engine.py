@@ -172,7 +172,8 @@ class _Output:
         """
         if not isinstance(values, tuple) or len(values) != len(self.reducer.keys):
             keys = ", ".join(self.reducer.keys)
-            raise TypeError(f"{self.reducer}: reduce must return a tuple with a tensor for {keys}")
+            name = type(self.reducer).__name__
+            raise TypeError(f"{name}.reduce must return a tuple with a tensor for {keys}")
         alone = isinstance(self.reducer.blocks, int)
         if not self.tensors:
             extent = () if alone else (len(self.blocks),)

@@ -124,7 +124,7 @@ def test_recounted_perfect_accuracy_leaves_no_choice(pair):
     assert recounted(*pair, 100).most_changed == 10  # what was right, or wrong, stays so
 
 
-@pytest.mark.parametrize("accuracy", [0.6, -0.1, 1.1, 0.7071])
+@pytest.mark.parametrize("accuracy", [0.6, -0.1, 1.1, 0.7071, 0.5744])
 def test_recounted_needs_whole_images(accuracy):
     for pair in ((accuracy, 3 / 7), (3 / 7, accuracy)):
         with pytest.raises(ValueError, match=f"{accuracy}"):

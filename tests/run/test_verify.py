@@ -28,8 +28,9 @@ def table(numbers, pictures=None):
 def test_numbers_are_joined_by_picture_or_else_by_place():
     pairs = verify["joined"](table([1, 2, 3], ["a", "b", "c"]), table([3, 1], ["c", "a"]))
     assert sorted(zip(pairs.number_stored, pairs.number_fresh, strict=True)) == [(1, 1), (3, 3)]
-    pairs = verify["joined"](table([1, 2, 3]), table([1, 5]))
-    assert sorted(zip(pairs.number_stored, pairs.number_fresh, strict=True)) == [(1, 1), (2, 5)]
+    for fresh in (table([1, 5]), table([1, 5], ["a", "b"])):
+        pairs = verify["joined"](table([1, 2, 3]), fresh)
+        assert sorted(zip(pairs.number_stored, pairs.number_fresh, strict=True)) == [(1, 1), (2, 5)]
 
 
 ANSWERS = [0, 1] * 10
