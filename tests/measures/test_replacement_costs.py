@@ -19,15 +19,15 @@ from helpers.measures.replaced import (
 
 
 def test_the_first_block_with_an_outlier_in_more_than_a_twentieth_of_the_images():
-    patches = torch.ones(100, 4, 9)
+    patches = torch.ones(300, 4, 9)
     patches[:, 2] = 10  # a block's own median counts, not that of another
     norms = patches[..., :3].clone()
     assert start_block(norms, patches) == -1
-    norms[:5, 1, 0] = 4  # exactly a twentieth
-    norms[:6, 2, 1] = 30  # not above three medians
-    norms[:6, 3, 2] = 3.5
+    norms[:15, 1, 0] = 4  # exactly a twentieth
+    norms[:16, 2, 1] = 30  # not above three medians
+    norms[:16, 3, 2] = 3.5
     assert start_block(norms, patches) == 3
-    norms[5, 1, 2] = 3.1
+    norms[15, 1, 2] = 3.1
     assert start_block(norms, patches) == 1
     norms[:, 0] = 4
     assert start_block(norms, patches) == 0
