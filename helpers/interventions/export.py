@@ -97,7 +97,7 @@ def write_model(
     Raises:
         ValueError: `unwritable`, and as `model_with_test_time_registers`.
     """
-    backbone.layout.with_appended(count)
+    backbone.layout.require_free()
     if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use model_with_test_time_registers")
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)

@@ -236,7 +236,7 @@ class _Session:
         found, changes = {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
-            self.backbone.layout.with_appended(1)
+            self.backbone.layout.require_free()
             neurons = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
         except ValueError as error:  # no MLP neurons, no place for a token, or no outlier there
             self.left_out["register neurons"] = str(error)
