@@ -241,6 +241,7 @@ def test_limited_ratio_is_one_of_means():
     found = limited_ratio(*rows.T, seed=1)
     assert found.value == pytest.approx(4) and found.low < 4 < found.high
     assert found != limited_ratio(*rows.T, seed=2)
+    assert limited_ratio(rows[:, 0], torch.zeros(5)).value == pytest.approx(1e6)
 
 
 def test_outliers_emerge_in_the_block_where_they_were_planted():
