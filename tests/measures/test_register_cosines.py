@@ -21,7 +21,7 @@ def test_tokens_are_summed_before_they_are_compared():
 
 def test_images_whose_single_token_is_rounding_are_not_compared():
     """Norms of 10, but for three: above, at and below a thousandth of that."""
-    norms = torch.tensor([10.0] * 30 + [0.015, LEAST * torch.tensor(10.0), 0.009])
+    norms = torch.tensor([10.0] * 30 + [0.0105, LEAST * torch.tensor(10.0), 0.009])
     one = torch.stack([norms, torch.zeros(33)], dim=1)[:, None]
     angles = torch.linspace(0.1, 1, 33)
     two = torch.stack([angles.cos(), angles.sin()], dim=1)[:, None].expand(33, 2, 2)

@@ -181,8 +181,8 @@ def test_registers_have_taken_over_where_they_carry_and_patches_do_not():
 
 
 def test_trainings_that_took_over_are_counted():
-    """In all, 60 %, half and none of 20 images: more than half is most of them."""
-    shares = [share(torch.arange(20) < round(20 * x)) for x in (1.0, 0.6, 0.5, 0.0)]
+    """In all, 21, half and none of 40 images: more than half is most of them."""
+    shares = [share(torch.arange(40) < count) for count in (40, 21, 20, 0)]
     found = share_of_trainings(shares)
     assert found[:4] == share(np.array([True, True, False, False]))[:4] and found.n == 4
     assert found.over == "trainings" and found.step is None and found.per_image is None
