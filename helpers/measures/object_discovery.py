@@ -186,7 +186,9 @@ def object_auc(scores: PatchScores, inside: PatchMask, each: bool = False) -> Pe
     """
     pairs = zip(scores, inside, strict=True)
     found = torch.tensor([auc(score[own], score[~own]) for score, own in pairs])
-    return found.maximum(1 - found) if each else found if found.nanmean() > 0.5 else 1 - found
+    if each:
+        return found.maximum(1 - found)
+    return found if found.nanmean() > 0.5 else 1 - found
 
 
 def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | None) -> PerImage:
