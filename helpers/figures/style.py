@@ -39,6 +39,7 @@ NORM = "patch L2 norm before the final LayerNorm"
 VERDICTS = {
     "supported": ("#0b5fa5", "white", "\N{BLACK CIRCLE}"),
     "refuted": ("#b8400b", "white", "\N{MULTIPLICATION X}"),
+    "does not extend": ("none", INK, "\N{RIGHTWARDS ARROW WITH STROKE}"),
     "inconclusive": ("#f2c94c", "#1f1a00", "\N{CIRCLE WITH LEFT HALF BLACK}"),
     "not applicable": ("#57606a", "white", "\N{EN DASH}"),
     "not run": ("none", INK, "\N{WHITE CIRCLE}"),
