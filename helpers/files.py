@@ -1,8 +1,8 @@
 """Files that are there as a whole or not at all, and digests of contents."""
 
-import gzip
 import hashlib
 import json
+import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,12 +52,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def compressed(path: Path) -> Path:
-    """Where the content of `path` may lie instead, compressed by gzip."""
-    return path.with_name(f"{path.name}.gz")
+    """Where the content of `path` may lie instead, compressed by xz."""
+    return path.with_name(f"{path.name}.xz")
 
 
 def read_content(path: Path) -> bytes:
     """The content of a file, or of its `compressed` form where that alone is there."""
     if path.is_file() or not (other := compressed(path)).is_file():
         return path.read_bytes()
-    return gzip.decompress(other.read_bytes())
+    return lzma.decompress(other.read_bytes())

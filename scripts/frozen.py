@@ -1,8 +1,8 @@
 """Judge every published result by today's registry, and compare with `scripts/frozen.csv`.
 
 Verdicts, reasons, first verdicts, statuses and calibrations are compared letter by letter, values
-by a digest for each model. `python scripts/frozen.py --write` makes the table anew: where a
-criterion changes or a result is run again, and only then.
+and what a status rests on by a digest. `python scripts/frozen.py --write` makes the table anew:
+where a criterion changes or a result is run again, and only then.
 """
 
 import csv
@@ -38,7 +38,7 @@ def rows(project: Project) -> Iterator[Row]:
             "first verdict": history.first_verdict(log, stored),
             "mark": history.mark(log[id], data["parameters"]),
             "status": today.compared.status,
-            "status, why": today.compared.reason,
+            "status, why": digest_of_json(today.compared.reason)[:16],
             "calibration": today.calibration(),
             "not run": today.not_run,
         }

@@ -1,7 +1,7 @@
 """Files are there as a whole or not at all; digests are of contents."""
 
-import gzip
 import hashlib
+import lzma
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_nothing_is_left_where_writing_failed(tmp_path):
 
 def test_a_file_or_its_compressed_form_is_read(tmp_path):
     path = tmp_path / "a.ipynb"
-    compressed(path).write_bytes(gzip.compress(b"packed"))
-    assert compressed(path).name == "a.ipynb.gz" and read_content(path) == b"packed"
+    compressed(path).write_bytes(lzma.compress(b"packed"))
+    assert compressed(path).name == "a.ipynb.xz" and read_content(path) == b"packed"
     path.write_bytes(b"plain")
     assert read_content(path) == b"plain"

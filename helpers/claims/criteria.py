@@ -6,7 +6,7 @@ A test has three outcomes (holds, fails, undecided), because a value comes with 
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 
 from helpers.files import digest_of_json
@@ -78,9 +78,9 @@ class Value:
         return cls(name, model, dataset, n=int(estimate.n), **parts)
 
     def to_json(self) -> dict:
-        """As JSON data, without `over` and `trainings` where they say nothing."""
-        usual = {"over": IMAGES, "trainings": ()}
-        return {x: part for x, part in asdict(self).items() if x not in usual or part != usual[x]}
+        """As JSON data, without what says nothing."""
+        usual = {part.name: part.default for part in fields(self)}
+        return {name: part for name, part in asdict(self).items() if part != usual[name]}
 
     def of_enough(self, least: int) -> "Value":
         """The value, without its interval where fewer than `least` images are behind it."""

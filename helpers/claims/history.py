@@ -33,8 +33,7 @@ class Entry:
     expected: dict[str, str]  # the verdict that each control has to give
     # Data sets on which results had been measured, or were implied by what had been.
     photographs: list[str] = field(default_factory=list)
-    commit: str | None = None  # with `digest`, of entries that a program wrote
-    digest: str | None = None
+    commit: str | None = None  # of entries that a program wrote
 
     def judges_as(self, other: "Entry") -> bool:
         """Whether both have the same criterion; the order of tests does not count."""

@@ -2,8 +2,8 @@
 whatever they say.
 """
 
-import gzip
 import json
+import lzma
 import re
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
     target.mkdir(parents=True, exist_ok=True)
     for path in paths:
         notebook = path.with_suffix(".ipynb")
-        content = gzip.compress(notebook.read_bytes(), mtime=0)
+        content = lzma.compress(notebook.read_bytes(), preset=9)
         write_bytes(compressed(target / notebook.name), content)
         for suffix in (IMAGES_SUFFIX, ".reading.md", ".json"):  # the result last
             if path.with_suffix(suffix).is_file():

@@ -5,6 +5,7 @@ transformers.
 """
 
 import json
+import lzma
 import re
 import sys
 import zlib
@@ -16,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from torchvision.transforms.functional import to_pil_image
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
+from helpers.files import compressed, read_content
 from helpers.interventions import write_model
 from helpers.models import TokenLayout, converted, load_backbone, published_head
 
 FILE = Path(__file__).with_name("transformers.json")
-STORED = json.loads(FILE.read_text())
+STORED = json.loads(read_content(FILE))
 SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -329,4 +331,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as place:
             found[kind] = computed(kind, Path(place))
     digits = json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.8g}"))
-    FILE.write_text(json.dumps(STORED | digits) + "\n")
+    compressed(FILE).write_bytes(lzma.compress(json.dumps(STORED | digits).encode(), preset=9))

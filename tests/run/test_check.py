@@ -241,7 +241,7 @@ def test_publish_moves_a_run(project):
     run(project, "bob", n=1)
     (project.own / "bob" / "aa1-first.reading.md").write_text("It is refuted.")
     assert publish_run(project, "bob") == ["aa1-first"]
-    moved = ["aa1-first.ipynb.gz", "aa1-first.json", "aa1-first.reading.md"]
+    moved = ["aa1-first.ipynb.xz", "aa1-first.json", "aa1-first.reading.md"]
     assert names(project.runs / "bob") == moved and names(project.own / "bob") == []
     assert problems(project) == []
     run(project, "bob", n=5)
