@@ -54,8 +54,8 @@ def test_what_differs_is_named(stored, tmp_path):
     text, moved = compare(PROJECT, str(one), str(other))
     lines = text.splitlines()
     assert moved and lines[-1] == f"a verdict moved on {CLAIM}"
-    assert f"{CLAIM}: supported -> refuted  MOVED" in lines
-    assert f"  {model}: supported -> refuted  MOVED" in lines
+    assert f"{CLAIM}: supported -> does not extend  MOVED" in lines
+    assert f"  {model}: supported -> does not extend  MOVED" in lines
     assert "  parameter n: 1000 -> 7" in lines and any("-> ffff" in line for line in lines)
     (row,) = (line for line in lines if line.split()[:1] == [stored["values"][0]["model"]])
     assert row.split()[1] == stored["values"][0]["name"] and "-0.75" in row
@@ -65,6 +65,6 @@ def test_the_command_ends_with_1_where_a_verdict_moved(capsys):
     assert main(["compare", "vit-tiny-2", "vit-tiny-2"]) == 0
     assert "no verdict moved" in capsys.readouterr().out
     assert main(["compare", "vit-tiny", "vit-tiny-2"]) == 1
-    assert "de4-one-shot: refuted -> not tested  MOVED" in capsys.readouterr().out
+    assert "de4-one-shot: does not extend -> not tested  MOVED" in capsys.readouterr().out
     assert main(["compare", "vit-tiny", "vit-tinny"]) == 2
     assert "'vit-tinny'" in capsys.readouterr().err
