@@ -23,7 +23,7 @@ import pandas as pd
 from helpers import figures
 from helpers.capture import Families, Family, Lab
 from helpers.claims.claim import Claim
-from helpers.claims.criteria import Test, Value
+from helpers.claims.criteria import NOT_TESTED, Test, Value
 from helpers.claims.registry import Term, load_registry, term
 from helpers.claims.result import Result, by_model, judge
 from helpers.files import digest_of
@@ -463,7 +463,7 @@ def load_claim(id: str) -> Claim:
 
 
 def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
-    """The verdict that is shown of `model` alone.
+    """The verdict on `model` alone; NOT_TESTED of half a statement.
 
     Args:
         claim: by which it is judged.
@@ -477,7 +477,8 @@ def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str 
     names = {name: name + end for name in named if name}
     values = Values(claim, "")
     values.add(model, {name: estimates[x if x in estimates else name] for name, x in names.items()})
-    return judge(claim, values).shown[""]
+    result = judge(claim, values)
+    return NOT_TESTED if result.shown[""] == NOT_TESTED else result.verdict
 
 
 def write_per_image(
