@@ -19,7 +19,7 @@ ONE, TWO = claim_of(bib=None), claim_of(id="nr2-model-size", bib=None)
 def entry(day, seen, **criterion):
     criterion = {"quantifier": "all", "tests": ["score > 1"]} | criterion
     about = {"date": f"2026-01-0{day}", "seen": seen, "reason": "Why <b>."}
-    about |= {"commit": None, "digest": "e"}
+    about |= {"commit": None}
     return Entry(**about, criterion=criterion, expected={"control-clean": "refuted"})
 
 

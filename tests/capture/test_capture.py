@@ -377,7 +377,8 @@ def test_every_reducer_and_intervention_has_an_example():
         and hasattr(interventions, f.__name__)
         and inspect.isgeneratorfunction(inspect.unwrap(f))
     }
-    assert managers == INTERVENTIONS.keys()
+    # `resumed` takes the tokens of one model: see tests/interventions/test_replaced.py.
+    assert managers - {interventions.resumed} == INTERVENTIONS.keys()
 
 
 @vit
