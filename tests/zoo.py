@@ -50,7 +50,6 @@ from helpers.interventions import (
     appended_registers,
     averaged_neurons,
     dropped_patches,
-    masked_keys,
     moved_positions,
     replaced_tokens,
     set_channels,
@@ -435,7 +434,6 @@ INTERVENTIONS = {
         {"places": PLACES, "tokens": torch.full((1, 2, 1, 1), 0.5), "blocks": [0, 1]},
         {"places": PLACES, "tokens": LENT, "blocks": [1], "normed": True},
     ],
-    masked_keys: [{"places": PLACES, "blocks": [0]}],
 }
 CHANGES = [
     (change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples
