@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from helpers.book.finding import Finding
 from helpers.claims import history
-from helpers.claims.claim import NOT_COMPARED, OURS, STATUSES, Claim
+from helpers.claims.claim import STATUSES, Claim, compare
 from helpers.claims.criteria import NO, SHOWN
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
@@ -177,7 +177,7 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
     found = [one for one in results if one.without_controls]
     if not found:
         controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
-        status = NOT_COMPARED if claim.source.bib else OURS
+        status = compare(claim, {}, {}).status
         return Standing(VALIDATED if results or controls_only else "not run", status)
     status = min((one.compared.status for one in found), key=STATUSES.index)
     return Standing(together(one.without_controls for one in found), status)
