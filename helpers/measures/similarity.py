@@ -83,7 +83,7 @@ class Components(NamedTuple):
     """The first principal components of vectors, in float64."""
 
     centre: Float[Tensor, "*batch 1 width"]
-    directions: Float[Tensor, "*batch width component"]  #: the largest entry of each is positive
+    directions: Float[Tensor, "*batch width component"]  #: the first of the largest entries is > 0
     shares: Float[Tensor, "*batch component"]  #: of the variance
 
     def scores(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n component"]:
@@ -104,7 +104,10 @@ def principal_components(x: Float[Tensor, "*batch item width"], count: int = 3) 
     variances, directions = torch.linalg.eigh((x - centre).mT @ (x - centre))  # the smallest first
     shares = variances.flip(-1).clamp(min=0) / variances.sum(-1, keepdim=True)
     directions = directions.flip(-1)[..., :count]
-    largest = directions.gather(-2, directions.abs().argmax(-2, keepdim=True))
+    sizes = directions.abs()
+    # The first of those that are equal but for rounding, on every processor.
+    first = (sizes > 0.99 * sizes.amax(-2, keepdim=True)).int().argmax(-2, keepdim=True)
+    largest = directions.gather(-2, first)
     return Components(centre, directions * largest.sign(), shares[..., :count])
 
 
