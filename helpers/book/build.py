@@ -97,10 +97,10 @@ def assemble(
     downloads.write(data, book)
     values = TemplateValues(book)
     _write_claims(book, values, source)
-    for run in (*book.runs.values(), *book.own.values()):
-        _write_run(book, [*run.values()], source / "book")
     if not only:
         _write_pages(book, values, contents, place)
+    for run in (*book.runs.values(), *book.own.values()):  # which takes the names of figures away
+        _write_run(book, [*run.values()], source / "book")
     # From the addresses that _toc.yml names, and of the pages that results once had.
     moved = contents.get("meta", {}).get("moved", {})
     for found in (found for run in book.runs.values() for found in run.values()):
@@ -236,6 +236,8 @@ def _write_pages(book: Book, values: TemplateValues, contents: Mapping, place: P
             texts[name] = render("claims_list.html.j2", **known, claims=claims)
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)
+    for name, svg in values.pictures.items():
+        _write(folder / name, svg)
 
 
 def _write(path: Path, text: str) -> None:

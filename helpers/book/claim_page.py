@@ -72,16 +72,19 @@ def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
     return words
 
 
-def key_picture(found: Finding) -> dict | None:
-    """The picture of the cell that is tagged `key`, else the first there is."""
+def key_picture(found: Finding, figure: str = "") -> dict | None:
+    """The picture of the cell that is tagged `key`, else the first there is; or that of the figure
+    with this name, without its `fig-`.
+    """
     for cell in sorted(found.notebook.cells, key=lambda x: KEY not in x.metadata.get("tags", ())):
+        about = cell.metadata.get("mystnb", {})
+        label = about.get("figure", {})
         for output in cell.get("outputs", ()):
-            if SVG in output.get("data", {}):
-                about = cell.metadata.get("mystnb", {})
+            if SVG in output.get("data", {}) and figure in ("", label.get("name", "")[4:]):
                 return {
-                    "name": f"{found.claim.id}.{found.anchor}.svg",
+                    "name": f"{'.'.join(filter(None, (found.claim.id, found.anchor, figure)))}.svg",
                     "content": output.data[SVG],
                     "alt": about.get("image", {}).get("alt", ""),
-                    "caption": about.get("figure", {}).get("caption", ""),
+                    "caption": label.get("caption", ""),
                 }
     return None

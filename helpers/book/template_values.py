@@ -2,14 +2,16 @@
 
 A page says `{{ v('RUN', 'CLAIM', 'NAME', 'MODEL') }}` where it wants a number, and declares what a
 sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'refuted'], ['RUN', 'CLAIM', 'MODEL', 'N > 0.5'])
-}}` shows each claim with its verdict and each comparison with its value. The cards of the landing
-page (book/cards.yml) do so, too. Where a comparison no longer holds, the page says so. A verdict
-that is not the stored one and a value that does not exist end the build.
+}}` shows each claim with its verdict and each comparison with its value, folded. The cards of the
+landing page (book/cards.yml) do so, too. `{{ picture('RUN', 'CLAIM', 'CAPTION') }}` shows a figure.
+Where a comparison no longer holds, the page says so. A verdict that is not the stored one and a
+value that does not exist end the build.
 """
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,16 @@ import yaml
 from markupsafe import Markup
 
 from helpers.book.book import Book
+from helpers.book.claim_page import key_picture
 from helpers.book.finding import Finding
-from helpers.book.render import SHARE, SIDES, amount, macro, render
+from helpers.book.render import SHARE, SIDES, amount, macro, one_line, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Term, term
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "cannot be told from"}
-FUNCTIONS = ("v", "number", "percent", "n", "verdict", "in_trainings", "evidence")  # of a page
+FUNCTIONS = ("v", "number", "percent", "n", "verdict", "in_trainings", "evidence", "picture")
 _PAGES = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
 _SHARE = Term("", SHARE)
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
@@ -38,9 +41,13 @@ class TemplateValues:
     """What pages may take from the published results of a book.
 
     Each method raises ValueError for a result, value or verdict that is not there.
+
+    Attributes:
+        pictures: file below `book/` -> SVG of each figure that a page has shown.
     """
 
     book: Book
+    pictures: dict[str, str] = field(default_factory=dict)
 
     def finding(self, run: str, claim: str) -> Finding:
         if claim not in self.book.runs.get(run, {}):
@@ -142,8 +149,23 @@ class TemplateValues:
         return one["test"].in_trainings(one["value"])
 
     def evidence(self, *declared: Sequence[str]) -> str:
-        """The table of what a text rests on."""
+        """The table of what a text rests on, folded."""
         return f"\n{render('evidence.html.j2', **self.rests_on(declared))}\n"
+
+    def picture(self, run: str, claim: str, caption: str, figure: str = "", alt: str = "") -> str:
+        """A figure of a published notebook: the `key` figure, or the one with this name, as in
+        `nr1-histogram`. `alt` says what is seen, where the notebook's text does not.
+        """
+        found = self.finding(run, claim)
+        if not (shown := key_picture(found, figure)):
+            raise ValueError(f"the notebook of {claim} in run {run} has no figure {figure!r}")
+        path = f"_generated/{shown['name']}"
+        self.pictures[path] = shown["content"]
+        return (
+            f"\n:::{{figure}} {path}\n:alt: {json.dumps(one_line(alt or shown['alt']))}\n"
+            f":figclass: picture\n\n{caption} [{claim.partition('-')[0]}]"
+            f"(claims/{claim}.md)\n:::\n"
+        )
 
 
 def cards(path: Path, values: TemplateValues) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from books import book_of, claim_of, found, of
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.book.template_values import TemplateValues, cards
 from helpers.claims.criteria import Value
@@ -52,6 +53,24 @@ def test_a_page_says_what_it_no_longer_rests_on(values, says):
     assert "No longer so as it is written." in text and "tr class='moved'" in text
 
 
+def test_a_page_shows_figures_of_the_notebook():
+    cells = []
+    for name, tags in (("fig-nr1-maps", []), ("fig-nr1-iou", ["key"])):
+        drawn = new_output("display_data", {"image/svg+xml": f"<svg>{name}</svg>"})
+        about = {"figure": {"name": name}, "image": {"alt": 'A "map"'}}
+        cells.append(new_code_cell("", outputs=[drawn], metadata={"mystnb": about, "tags": tags}))
+    values = TemplateValues(
+        book_of(found(CLAIM, [of("score", "a", 2)], notebook=new_notebook(cells=cells)))
+    )
+    for which, name, file in (
+        ("", "fig-nr1-iou", f"_generated/{CLAIM.id}.mine.svg"),
+        (", 'nr1-maps'", "fig-nr1-maps", f"_generated/{CLAIM.id}.mine.nr1-maps.svg"),
+    ):
+        text = values.render(f"{{{{ picture('mine', '{CLAIM.id}', 'So.'{which}) }}}}", "page.md")
+        assert f"{{figure}} {file}" in text and r':alt: "A \"map\""' in text
+        assert values.pictures[file] == f"<svg>{name}</svg>"
+
+
 @pytest.mark.parametrize(
     ("text", "about"),
     [
@@ -59,6 +78,7 @@ def test_a_page_says_what_it_no_longer_rests_on(values, says):
         (f"{{{{ v({SCORE.replace('mine', 'other')}) }}}}", "other"),
         (evidence("score about 1"), "score about 1"),
         (evidence("score > 1", "refuted"), "refuted"),
+        (f"{{{{ picture('mine', '{CLAIM.id}', 'So.', 'nr1-none') }}}}", "nr1-none"),
         ("{{ nothing }}", "nothing"),
     ],
 )
