@@ -64,9 +64,12 @@ class Book:
         return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids}, log)
 
     def findings(self, id: str) -> list[Finding]:
-        """The results of a claim: of the run with most claims first, a reader's own last."""
+        """The results of a claim: first the one that its page shows in full, which answers it, and
+        of these that of the run with most claims; last a reader's own.
+        """
         runs, own = (sorted(x.values(), key=len, reverse=True) for x in (self.runs, self.own))
-        return [results[id] for results in runs + own if id in results]
+        found = [results[id] for results in runs + own if id in results]
+        return sorted(found, key=lambda one: (one.kind == "own", not one.tested, not one.answers))
 
     @cached_property
     def counted(self) -> list[Finding]:

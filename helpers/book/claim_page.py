@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from helpers.book.book import Book
 from helpers.book.explore import PLACES
-from helpers.book.finding import SYNTHETIC, TRAINED, Finding, group
+from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
 from helpers.claims import history
 from helpers.claims.claim import Claim
@@ -30,7 +30,7 @@ def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
     """
     return render(
         "claim_page.md.j2", book=book, claim=book.registry[id], readings=readings,
-        results=sorted(book.findings(id), key=lambda found: found.models == SYNTHETIC),
+        results=book.findings(id),
         changes=history.rewritten(book.log.get(id, [])), explore=PLACES.get(id),
         key_picture=key_picture, how_to_read=how_to_read, rerun=rerun, yours=yours,
     )  # fmt: skip

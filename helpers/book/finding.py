@@ -118,6 +118,11 @@ class Finding:
         return Finding(statement, data, self.notebook, self.kind, self.path, entries)
 
     @property
+    def answers(self) -> bool:
+        """Whether it decides something on trained models, or could have decided it."""
+        return bool(self.tested) and self.stored.shown[""] in SHOWN[:4]
+
+    @property
     def place(self) -> str:
         """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
         return f"own/{self.run}" if self.kind == "own" else self.run
