@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
