@@ -133,10 +133,6 @@ def make_project(root: Path) -> Project:
         root / "notebooks" / "profiles.yml",
         {"profiles": dict.fromkeys([*ids, "aa3-later"], PROFILES)},
     )
-    chapters = [{"file": f"notebooks/beyond/{id}"} for id in ids]
-    (root / "_toc.yml").write_text(
-        yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]})
-    )
     return Project(root)
 
 

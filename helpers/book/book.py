@@ -72,6 +72,20 @@ class Book:
         return sorted(found, key=lambda one: (one.kind == "own", not one.tested, not one.answers))
 
     @cached_property
+    def pages(self) -> dict[str, Finding]:
+        """Each claim that has a page -> the result whose notebook is one, too: its first, or of a
+        claim about controls that on these. In a book without runs every claim has a page.
+        """
+        pages = {}
+        for id, claim in self.registry.claims.items():
+            on_controls = all(test.model for test in claim.criterion.tests)
+            if found := self.findings(id):
+                pages[id] = found[0]
+            elif id in self.controls and (on_controls or not (self.runs or self.own)):
+                pages[id] = self.controls[id]
+        return pages
+
+    @cached_property
     def counted(self) -> list[Finding]:
         """The published results, without those of runs that repeat another one of them."""
         repeats = self.registry.replicates

@@ -9,8 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import nbformat
 import yaml
@@ -32,7 +32,7 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
 FORWARD = "forward"  # pages that lead from an old address to the new one
-CLAIMS, BOARD = "book/claims", "book/scoreboard"  # the folder of claims' pages; all claims
+CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
 def build(root: Path, place: Path | None = None, stored: bool = False, only: Only = None) -> Path:
@@ -96,113 +96,108 @@ def assemble(
     # Before the notebooks are changed for their pages.
     downloads.write(data, book)
     values = TemplateValues(book)
-    _write_claims(book, values, source)
-    if not only:
-        _write_pages(book, values, contents, place)
-    for run in (*book.runs.values(), *book.own.values()):  # which takes the names of figures away
+    for id in book.pages:
+        _write_claim(book, id, values, source)
+    for run in (*book.runs.values(), *book.own.values()):
         _write_run(book, [*run.values()], source / "book")
-    # From the addresses that _toc.yml names, and of the pages that results once had.
-    moved = contents.get("meta", {}).get("moved", {})
-    for found in (found for run in book.runs.values() for found in run.values()):
-        id = found.claim.id
-        moved[f"book/runs/{found.run}/{id}"] = f"{CLAIMS}/{id}.html#{found.anchor}"
-    for old, new in moved.items():
-        _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
+    if not only:
+        _write_pages(book, values, place)
+        for old, new in (_moved(book) | contents.get("meta", {}).get("moved", {})).items():
+            _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
 
 
-def _write_claims(book: Book, values: TemplateValues, source: Path) -> None:
-    """The page of each claim, and of its notebook on the controls."""
+def _moved(book: Book) -> dict[str, str]:
+    """Addresses of pages that once were: of each claim's source and of its runs, and of claims
+    without a page, which are lines of the table of all claims.
+    """
+    moved = {}
     for id, claim in book.registry.claims.items():
-        if id in book.controls:
-            cells = book.controls[id].notebook.cells
-            cells[0].source = re.sub(r"\A# (?!Validation)", "# Validation: ", cells[0].source)
-            note = render("calibration_note.md.j2", claim=claim, shown=book.findings(id))
-            cells.insert(1, nbformat.v4.new_markdown_cell(note))
-            _write_notebook(book.controls[id], source / claim.notebook, up="../../")
-        readings = {}  # `{{ v('iou', 'vit_tiny_...') }}` in one is a value of its result
+        page = f"{CLAIMS}/{id}.html" if id in book.pages else f"{CLAIMS}.html#{id}"
+        if id not in book.pages:
+            moved[f"{CLAIMS}/{id}"] = page
+        moved[f"notebooks/{claim.source.folder}/{id}"] = page
         for found in book.findings(id):
-            path = found.path.with_suffix(".reading.md")
-            if path.is_file():
-                text = path.read_text(encoding="utf-8")
-                readings[found.place] = values.render(text, path.name, (found.run, id))
-        _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
-        for picture in filter(None, map(claim_page.key_picture, book.findings(id))):
-            (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
+            moved[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
+            if found is not book.pages[id]:
+                moved[f"book/notebooks/{found.place}/{id}"] = f"{page}#{found.anchor}"
+    return moved
+
+
+def _write_claim(book: Book, id: str, values: TemplateValues, source: Path) -> None:
+    """The page of a claim, and the notebook of the result that it shows first."""
+    readings = {}  # `{{ v('iou', 'vit_tiny_...') }}` in one is a value of its result
+    for found in book.findings(id):
+        path = found.path.with_suffix(".reading.md")
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            readings[found.place] = values.render(text, path.name, (found.run, id))
+    _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
+    for picture in filter(None, map(claim_page.key_picture, book.findings(id))):
+        (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
+    _write_notebook(book.pages[id], source)
 
 
 def _write_run(book: Book, results: Sequence[Finding], folder: Path) -> None:
-    """The page of a run, and its notebooks as they were executed; `folder` is `book/`."""
+    """The page of a run; `folder` is `book/`."""
     first = results[0]
-    up = "../" * (3 + first.place.count("/"))
     revisions = [downloads.revision(one, " with local changes") or "unknown" for one in results]
     page = render(
         "run_page.md.j2", first=first, results=results, revisions=revisions,
         board=board(book, results, up="../../"),
     )  # fmt: skip
     _write(folder / first.kind / first.run / "index.md", page)
-    for found in results:
-        for cell in found.notebook.cells:  # a neighbour may have no result in this run
-            if cell.cell_type == "markdown":
-                cell.source = NEIGHBOUR.sub(rf"]({up}{CLAIMS}/\1.md)", cell.source)
-        head = render("notebook_first.md.j2", claim=found.claim, run=found.run, up=up)
-        found.notebook.cells[0] = nbformat.v4.new_markdown_cell(head)
-        target = folder / "notebooks" / found.place / f"{found.claim.id}.ipynb"
-        _write_notebook(found, target, up)
 
 
-def _write_notebook(found: Finding, target: Path, up: str) -> None:
-    """Write the notebook of a result with the links to its files at its end."""
-    end = raw(macro("downloads", found, up))
-    found.notebook.cells.append(nbformat.v4.new_markdown_cell(end))
-    for number, cell in enumerate(found.notebook.cells):
+def _write_notebook(found: Finding, source: Path) -> None:
+    """Write an executed notebook as a page, with a head of its own and links to its files."""
+    page, notebook = downloads.notebook_page(found), found.notebook
+    up = "../" * page.count("/")
+    for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file
-        # The same notebook stands in the book once for each run, and a label may be given once.
-        cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(found.notebook, target)
+        if cell.cell_type == "markdown":  # a neighbour may have no page of its notebook
+            cell.source = NEIGHBOUR.sub(rf"]({up}{CLAIMS}/\1.md)", cell.source)
+    head = render("notebook_first.md.j2", claim=found.claim, run=found.run, up=up)
+    notebook.cells[0] = nbformat.v4.new_markdown_cell(head, id="head")
+    end = raw(macro("downloads", found, up))
+    notebook.cells.append(nbformat.v4.new_markdown_cell(end, id="end"))
+    path = source / f"{page}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
 
 
 def _contents(book: Book, path: Path) -> dict:
-    """The table of contents at `path`, in which the page of a claim stands for its notebook, with
-    what was executed below it. Claims that it does not name, and runs, are below the scoreboard.
-    """
+    """The table of contents at `path`, with claims and runs below the page of all claims."""
     toc = yaml.safe_load(path.read_text(encoding="utf-8"))
-    listed = set[str]()
-    entries = [one for part in toc["parts"] for one in part["chapters"]]
-    for entry in entries:  # which grows by what is below
-        entries += entry.get("sections", [])
-        if re.match("notebooks/.+/", entry["file"]):  # others are of no claim
-            listed.add(id := PurePath(entry["file"]).name)
-            entry |= _claim_entry(book, id)
-    rest = [f"book/runs/{run}/index" for run in book.runs]
-    rest += [f"{CLAIMS}/{id}" for id in book.registry.claims if id not in listed]
-    scoreboard = next(one for one in entries if one["file"] == BOARD)
-    scoreboard["sections"] = [{"file": page} for page in rest]
-    if book.own:
-        own = [{"file": f"book/own/{run}/index"} for run in book.own]
+    chapters = [one for part in toc["parts"] for one in part["chapters"]]
+    (claims,) = (one for one in chapters if one["file"] == CLAIMS)
+    claims["sections"] = [*claims.get("sections", ()), *_claims_and_runs(book)]
+    if own := _runs("own", book.own):
         toc["parts"].append({"caption": "Your own runs", "chapters": own})
     return toc
 
 
 def _small_contents(book: Book) -> dict:
-    """A table of contents of the runs that were read and their claims, and of nothing else."""
-    pages = [{"file": f"book/runs/{run}/index"} for run in book.runs]
-    pages += [{"file": f"book/own/{run}/index"} for run in book.own]
-    root, *others = pages + [_claim_entry(book, id) for id in book.controls]
-    return {"format": "jb-book", "root": root["file"], "chapters": others or root["sections"]}
+    """A table of contents of the claims and runs that were read, and of nothing else."""
+    root, *others = [*_claims_and_runs(book), *_runs("own", book.own)]
+    chapters = [*root.get("sections", ()), *others]
+    return {"format": "jb-book", "root": root["file"], "chapters": chapters}
 
 
-def _claim_entry(book: Book, id: str) -> dict:
-    """The page of a claim in the table of contents, with its notebooks below it."""
-    places = [f"book/notebooks/{found.place}/{id}" for found in book.findings(id)]
-    if id in book.controls:
-        places.append(book.registry[id].notebook.removesuffix(".ipynb"))
-    entry = {"file": f"{CLAIMS}/{id}"}
-    return entry | ({"sections": [{"file": place} for place in places]} if places else {})
+def _claims_and_runs(book: Book) -> list[dict]:
+    """In the table of contents: the page of each claim, its notebook below it, and each run."""
+    claims = [
+        {"file": f"{CLAIMS}/{id}", "sections": [{"file": downloads.notebook_page(found)}]}
+        for id, found in book.pages.items()
+    ]
+    return claims + _runs("runs", book.runs)
 
 
-def _write_pages(book: Book, values: TemplateValues, contents: Mapping, place: Path) -> None:
+def _runs(kind: str, runs: Iterable[str]) -> list[dict]:
+    return [{"file": f"book/{kind}/{run}/index"} for run in runs]
+
+
+def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
     """Hand-written pages with what they quote and include, and the table of all tests."""
     folder = place / "source" / "book"
     for path in sorted(folder.glob("*.md")):
@@ -228,12 +223,6 @@ def _write_pages(book: Book, values: TemplateValues, contents: Mapping, place: P
         "cards": cards(book.project.root / "book" / "cards.yml", values),
         "trained-models": card.partition("\n")[2].strip(),  # without its heading
     }
-    for chapter in (one for part in contents["parts"] for one in part["chapters"]):
-        files = [PurePath(one["file"]) for one in chapter.get("sections", ())]
-        claims = [book.registry[one.name] for one in files if one.parent == PurePath(CLAIMS)]
-        if claims:
-            name = f"claims-{PurePath(chapter['file']).name}"
-            texts[name] = render("claims_list.html.j2", **known, claims=claims)
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)
     for name, svg in values.pictures.items():

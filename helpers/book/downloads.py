@@ -108,11 +108,12 @@ def write(target: Path, book: Book) -> None:
         nbformat.write(found.notebook, place / f"{id}.ipynb")
 
 
+def notebook_page(found: Finding) -> str:
+    """The page of an executed notebook, from the root of the book."""
+    return f"book/notebooks/{found.place}/{found.claim.id}"
+
+
 def notebook_of(page: str) -> str | None:
     """Where the notebook that a page shows lies below the root of the book, None of other pages."""
-    match page.split("/"):
-        case ["notebooks", _, id]:
-            return f"{FOLDER}/{CONTROLS}/{id}.ipynb"
-        case ["book", "notebooks", *place, id]:
-            return f"{FOLDER}/{'/'.join(place)}/{id}.ipynb"
-    return None
+    place = page.removeprefix("book/notebooks/")
+    return f"{FOLDER}/{place}.ipynb" if place != page else None

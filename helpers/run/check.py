@@ -1,15 +1,11 @@
-"""Whether registry, notebooks, table of contents and published results agree, and whether the
-results are those of today's code; each disagreement is one line with its file.
+"""Whether registry, notebooks and published results agree, and whether the results are those of
+today's code; each disagreement is one line with its file.
 """
 
-import json
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-
-import yaml
 
 from helpers.claims import numbers
 from helpers.claims.claim import Claim
@@ -24,10 +20,7 @@ def problems(project: Project) -> Iterator[str]:
     root, registry = project.root, project.registry
     sources = {registry[id].notebook: registry[id] for id in project.with_notebook()}
     there = {_name(project, path) for path in root.glob("notebooks/*/*.ipynb")}
-    contents = _contents(root)
     for one, other, line in (
-        ({*sources}, contents, "_toc.yml: no line for {}"),
-        (contents, {*sources}, "_toc.yml: {} is not the notebook of any claim"),
         ({*sources}, there, "{}: missing, although notebooks/claims has its claim"),
         (there, {*sources}, "{}: no claim of notebooks/claims has this notebook"),
     ):
@@ -104,13 +97,6 @@ def changed(project: Project) -> dict[str, list[str]]:
 
 def _name(project: Project, path: Path) -> str:
     return path.relative_to(project.root).as_posix()
-
-
-def _contents(root: Path) -> set[str]:
-    """The notebooks of claims in the table of contents."""
-    contents = json.dumps(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
-    pages = re.findall(r'"file": "(notebooks/[^"]+/[^"]+)"', contents)
-    return {page.removesuffix(".ipynb") + ".ipynb" for page in pages}
 
 
 def _check_source(path: Path, about: tuple[Claim, ...]) -> None:

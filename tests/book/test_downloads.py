@@ -54,10 +54,7 @@ def test_the_files_of_a_result_are_those_that_were_published(folder, book):
         for end in (".json", *([IMAGES_SUFFIX] if "images" in one.data["provenance"] else ())):
             stored = one.path.with_suffix(end)
             assert (folder / one.run / f"{id}{end}").read_bytes() == stored.read_bytes()
-        page = downloads.notebook_of(f"book/notebooks/{one.run}/{id}")
+        page = downloads.notebook_of(downloads.notebook_page(one))
         assert (folder.parent / folder.name / page.removeprefix("data/")).is_file()
         assert f"href='../../{page}'" in macro("downloads", one, "../../")
-    assert (
-        downloads.notebook_of("notebooks/beyond/xx1-controls") == "data/controls/xx1-controls.ipynb"
-    )
     assert downloads.notebook_of("book/index") is None

@@ -7,6 +7,8 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
+from helpers.book.downloads import notebook_page
+
 ATTRIBUTE = re.compile(r"""\s(href|src|id|name)=(?:"([^"]*)"|'([^']*)')""")
 
 
@@ -30,10 +32,9 @@ def test_every_claim_run_and_notebook_has_its_page(site, book, pages):
     names = {path.relative_to(site).with_suffix("").as_posix() for path in pages}
     expected = {"book/index", "book/scoreboard", "book/claims", "book/verdicts", "search"}
     expected |= {"notebooks/tutorial"}
-    expected |= {f"book/claims/{id}" for id in book.registry.claims}
-    expected |= {one.claim.notebook.removesuffix(".ipynb") for one in book.controls.values()}
-    for run, own in book.runs.items():
-        expected |= {f"book/runs/{run}/index", *(f"book/notebooks/{run}/{id}" for id in own)}
+    expected |= {f"book/runs/{run}/index" for run in book.runs}
+    for id, found in book.pages.items():
+        expected |= {f"book/claims/{id}", notebook_page(found)}
     assert expected <= names
     text = (site / "book" / "runs" / "scratch" / "nr5-registers.html").read_text()
     assert "url=../../../book/claims/nr5-registers.html#scratch'" in text  # an old address

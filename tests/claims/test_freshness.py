@@ -21,7 +21,7 @@ def copy(tmp_path, *ids):
     for folder in ("helpers", "notebooks"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(root / folder, tmp_path / folder, ignore=ignore)
-    for path in (*root.glob("*.toml"), root / "_toc.yml", root / "requirements.lock"):
+    for path in (*root.glob("*.toml"), root / "requirements.lock"):
         shutil.copy(path, tmp_path)
     for path in root.glob("book/runs/*/*"):
         if path.parent.name != CONTROLS and path.name.split(".")[0] in ids:
