@@ -24,7 +24,7 @@ from helpers.book.checkpoints import PRESENCE
 from helpers.book.claim_page import NEIGHBOUR
 from helpers.book.finding import Finding
 from helpers.book.render import macro, raw, render
-from helpers.book.template_values import TemplateValues, cards
+from helpers.book.template_values import TemplateValues
 from helpers.claims.project import Project
 from helpers.claims.registry import CHECKOUT
 
@@ -220,7 +220,6 @@ def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
         **fragments.fragments(known),
         **explore.fragments(book.project.root, book.registry),
         "scoreboard": board(book),
-        "cards": cards(book.project.root / "book" / "cards.yml", values),
         "trained-models": card.partition("\n")[2].strip(),  # without its heading
     }
     for name, text in texts.items():

@@ -13,9 +13,9 @@ from pathlib import PurePath
 from typing import Any
 
 from helpers.book import checkpoints
-from helpers.book.board import column_of, deciding
-from helpers.book.book import DIFFERS, KINDS, Book, together
-from helpers.book.finding import TRAINED, Decision, Finding, group
+from helpers.book.board import column_of
+from helpers.book.book import KINDS, Book
+from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
 from helpers.claims.claim import STATUSES
@@ -25,9 +25,6 @@ from helpers.claims.markdown import code
 from helpers.claims.statistics import Judgement
 
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
-
-WIDTH, EDGE = 300, 8  # of a row's drawing in pixels, and what is left free at its ends
-LAST = 300  # the distance at the ends of the axis; what is beyond is drawn there
 
 
 def fragments(known: Mapping) -> dict[str, str]:
@@ -42,13 +39,9 @@ def values(book: Book) -> dict[str, Any]:
         "book": book,
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],
         "moved_verdicts": [one for one in book.counted if one.first != one.stored.verdict],
-        "strip": strip(book),
-        "forest": forest(book),
-        "forest_at": place,
         "KINDS": KINDS,
         "SEEN": history.SEEN,
         "STATUSES": STATUSES,
-        "TRAINED": TRAINED,
         "difference": difference,
         "rewritten": history.rewritten,
         "rounded": rounded,
@@ -57,78 +50,11 @@ def values(book: Book) -> dict[str, Any]:
     }
 
 
-# ---- Where claims stand
-
-
-def strip(book: Book) -> dict[str, list[tuple[Finding, str, Decision | None]]]:
-    """Model, or kind of models that were trained here -> of each claim that it was judged on, the
-    first result with the verdict, the verdict, and the test that gave it to the first such model.
-    """
-    groups: dict[str, dict[str, list[tuple[str, Finding, str]]]] = {}
-    for found, model in _judged(book):
-        claims = groups.setdefault(group(model), {})
-        claims.setdefault(found.claim.id, []).append((found.stored.shown[model], found, model))
-    rows = {name: [] for name in groups}
-    for name, claims in groups.items():
-        for id in sorted(claims, key=[*book.registry.claims].index):
-            verdict = together(said for said, *_ in claims[id])
-            found, model = next(one for said, *one in claims[id] if verdict in (said, DIFFERS))
-            test = deciding(found, [model], verdict)
-            rows[name].append((found, verdict, test))
-    return rows
-
-
 def _judged(book: Book) -> list[tuple[Finding, str]]:
     """Each result and model, of those that are no controls; models that were trained here last."""
     every = [(found, model) for found in book.counted for model in found.stored.models]
     every = [one for one in every if not one[1].startswith(CONTROL)]
     return sorted(every, key=lambda one: group(one[1]) in TRAINED)
-
-
-# ---- All claims in one figure: how far the value that decided each one lies from its margin
-#
-# The unit is half of the value's own 95 % interval: beyond 1, the interval excludes the margin. The
-# axis is linear up to 1 and logarithmic beyond. To the right the test holds.
-
-
-def forest(book: Book) -> list[dict[str, Any]]:
-    """One row for each claim that was measured, the furthest on the passing side first.
-
-    Of its runs, the one with most claims in which a value with an interval decided it on a model
-    that is no control.
-    """
-    rows = []
-    for id in book.registry.claims:
-        counted = book.of(id)
-        found = [_row(one) for one in book.findings(id) if one in counted]
-        rows += sorted(found, key=lambda row: not row["distance"])[:1]
-    return sorted(rows, key=lambda row: -row["distance"][0] if row["distance"] else math.inf)
-
-
-def _row(found: Finding) -> dict[str, Any]:
-    """A result, the test that decided it, and how far from the margin value and interval, and the
-    figures that the paper reports, lie: none without an interval.
-    """
-    row = next((row for row in found.rows if row.decides and row.role != "needs"), None)
-    drawn = {"found": found, "test": row, "distance": (), "reported": ()}
-    if row and row.value and row.value.is_bounded and not row.model.startswith(CONTROL):
-        value, margin = row.value, row.test.margin
-        towards = value.low if value.value > margin else value.high
-        if unit := abs(value.value - towards):
-            unit *= 1 if row.test.op.startswith(">") else -1
-            ends = sorted((end - margin) / unit for end in value.ends)
-            drawn["distance"] = ((value.value - margin) / unit, *ends)
-            drawn["reported"] = [(number - margin) / unit for number in row.numbers]
-    return drawn
-
-
-def place(distance: float) -> float:
-    """Where a distance lies in the drawing, in pixels from the left."""
-    reach = min(abs(distance), LAST)
-    along = reach if reach <= 1 else 1 + math.log10(reach)
-    most = 1 + math.log10(LAST)
-    half = (WIDTH - 2 * EDGE) / 2
-    return round(EDGE + half + math.copysign(half * along / most, distance), 1)
 
 
 # ---- Criteria and their history

@@ -2,8 +2,8 @@
 
 A page says `{{ v('RUN', 'CLAIM', 'NAME', 'MODEL') }}` where it wants a number, and declares what a
 sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'refuted'], ['RUN', 'CLAIM', 'MODEL', 'N > 0.5'])
-}}` shows each claim with its verdict and each comparison with its value, folded. The cards of the
-landing page (book/cards.yml) do so, too. `{{ picture('RUN', 'CLAIM', 'CAPTION') }}` shows a figure.
+}}` shows each claim with its verdict and each comparison with its value, folded;
+`badges` shows the first claim alone. `{{ picture('RUN', 'CLAIM', 'CAPTION') }}` shows a figure.
 Where a comparison no longer holds, the page says so. A verdict that is not the stored one and a
 value that does not exist end the build.
 """
@@ -13,12 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
-from markupsafe import Markup
 
 from helpers.book.book import Book
 from helpers.book.claim_page import key_picture
@@ -30,7 +27,10 @@ from helpers.claims.registry import Term, term
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "cannot be told from"}
-FUNCTIONS = ("v", "number", "percent", "n", "verdict", "in_trainings", "evidence", "picture")
+FUNCTIONS = (  # of a page
+    *("v", "number", "percent", "n", "verdict", "in_trainings"),
+    *("evidence", "badges", "picture"),
+)
 _PAGES = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
 _SHARE = Term("", SHARE)
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
@@ -152,6 +152,10 @@ class TemplateValues:
         """The table of what a text rests on, folded."""
         return f"\n{render('evidence.html.j2', **self.rests_on(declared))}\n"
 
+    def badges(self, *declared: Sequence[str]) -> str:
+        """The first claim that a text rests on, with its status, verdict and mark."""
+        return f"\n{render('badges.html.j2', **self.rests_on(declared))}\n"
+
     def picture(self, run: str, claim: str, caption: str, figure: str = "", alt: str = "") -> str:
         """A figure of a published notebook: the `key` figure, or the one with this name, as in
         `nr1-histogram`. `alt` says what is seen, where the notebook's text does not.
@@ -166,16 +170,3 @@ class TemplateValues:
             f":figclass: picture\n\n{caption} [{claim.partition('-')[0]}]"
             f"(claims/{claim}.md)\n:::\n"
         )
-
-
-def cards(path: Path, values: TemplateValues) -> str:
-    """The cards of the landing page: a sentence each, and the values and verdicts behind it."""
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for card in data["cards"]:
-        try:
-            card |= values.rests_on(card["rests_on"])
-        except ValueError as error:
-            raise ValueError(f"{path.name}: {error}") from None
-        card["says"] = Markup(values.render(card["says"], path.name).strip())
-        card["shows"] = {x: card["comparisons"][which] for x, which in card["shows"].items()}
-    return render("landing_cards.html.j2", **data, doubtful=values.book.doubtful)

@@ -86,7 +86,6 @@ def library(project):
     book = project.root / "book"
     shutil.copytree(ROOT / "book" / "_static", book / "_static")
     shutil.copy(ROOT / "book" / "references.bib", book)
-    (book / "cards.yml").write_text("cards: []\ndoors: []\n")
     for name, text in PAGES.items():
         (book / f"{name}.md").write_text(text)
     publish_run(project, "bob", "aa1-first", ("scratch-reg0",), score=0.5)

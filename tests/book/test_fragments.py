@@ -1,7 +1,5 @@
-"""Fragments of pages: each claim counts once, each square is a verdict, and what corrections
-change is shown."""
+"""Fragments of pages: each claim counts once, and what corrections change is shown."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +8,6 @@ from books import book_of, claim_of, scores
 from helpers.book import downloads, fragments
 from helpers.book.render import render
 from helpers.book.template_values import TemplateValues
-from helpers.claims.criteria import NOT_TESTED
 from helpers.claims.history import Entry
 
 ONE, TWO = claim_of(bib=None), claim_of(id="nr2-model-size", bib=None)
@@ -34,7 +31,7 @@ def test_a_run_that_repeats_another_counts_in_no_sum():
     again = scores(ONE, "mine-2", {"first_verdict": "supported"}, vit_a=-3)
     alone = fragments.values(book_of(mine))
     known = fragments.values(book_of(mine, again, replicates={"mine-2": "mine"}))
-    for name in ("decided", "rows", "strip", "checkpoints", "images"):
+    for name in ("decided", "rows", "checkpoints", "images"):
         assert known[name] == alone[name], name
     assert known["book"].counts == alone["book"].counts
     assert known["moved_verdicts"] == [mine] and known["book"].repeated(ONE.id) == [again]
@@ -43,14 +40,9 @@ def test_a_run_that_repeats_another_counts_in_no_sum():
 def test_models_that_were_trained_here_are_counted_together():
     twins = scores(ONE, "twins", scratch_reg0=-3, scratch_reg0_seed1=-3, scratch_reg1=-3)
     known = fragments.values(book_of(scores(ONE, vit_a=3), scores(TWO, vit_a=3), twins))
-    scope, strip = (render(f"fragments/{name}.html.j2", **known) for name in ("scope", "strip"))
+    scope = render("fragments/scope.html.j2", **known)
     assert "vit-a</span> and 2 small models trained from scratch." in scope
     assert "vit-a</span> alone decides 1 of the 2 claims that are supported or refuted." in scope
-    assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
-        ("supported", f"claims/{ONE.id}.html#mine"),
-        ("supported", f"claims/{TWO.id}.html#mine"),
-        ("refuted", f"claims/{ONE.id}.html#twins"),
-    ]
 
 
 def test_golden_pages(file_regression):
@@ -79,41 +71,9 @@ def test_a_test_that_was_never_seen_to_say_yes_is_marked_until_a_control_passes(
     book = book_of(scores(claim, vit_a=-3), controls=[control])
     known = fragments.values(book)
     pages = [
-        *(fragments.fragments(known)[name] for name in ("strip", "never-yes")),
+        fragments.fragments(known)["never-yes"],
         TemplateValues(book).render(f"{{{{ evidence(['mine', '{ONE.id}', 'refuted']) }}}}", "page"),
         render("claims_list.html.j2", **known, claims=[claim]),
     ]
-    marks = ("no-yes", f"claims/{claim.id}.md", "never-seen-to-say-yes", "never-seen-to-say-yes")
-    assert [mark in page for mark, page in zip(marks, pages, strict=True)] == [doubtful] * 4
-
-
-def test_a_mark_is_on_the_side_of_its_verdict_and_its_interval_tells_whether_it_is_clear(book):
-    rows = fragments.forest(book)
-    assert sorted(row["found"].claim.id for row in rows) == sorted(
-        {x.claim.id for x in book.counted}
-    )
-    marks = [row["distance"][0] for row in rows if row["distance"]]
-    assert len(marks) > 20 and marks == sorted(marks, reverse=True)
-    for row in rows:
-        verdict = row["found"].result.shown[""]
-        if not row["distance"]:
-            continue
-        value, low, high = row["distance"]
-        assert low <= value <= high and verdict != NOT_TESTED
-        if row["test"].outcome is not None:
-            assert (value > 0) is row["test"].outcome and not low <= 0 <= high
-        if verdict in ("supported", "refuted"):
-            assert (value > 0) is (verdict == "supported")
-        # The end on the margin's side is one half-interval away from the value.
-        assert abs(value - (low if value > 0 else high)) == pytest.approx(1)
-
-
-def test_the_axis_is_linear_up_to_one_symmetric_and_ends():
-    at = fragments.place
-    middle, unit = at(0), at(1) - at(0)
-    assert middle == fragments.WIDTH / 2 and at(0.5) - middle == pytest.approx(unit / 2, abs=0.1)
-    places = [at(x) for x in (-1000, -300, -10, -1, 0, 1, 10, 300, 1000)]
-    mirrored = [fragments.WIDTH - x for x in reversed(places)]
-    assert places == sorted(places) == pytest.approx(mirrored, abs=0.11)
-    assert at(1000) == at(300) == fragments.WIDTH - fragments.EDGE
-    assert at(100) - at(10) == pytest.approx(unit, abs=0.2)
+    marks = (f"claims/{claim.id}.md", "never-seen-to-say-yes", "never-seen-to-say-yes")
+    assert [mark in page for mark, page in zip(marks, pages, strict=True)] == [doubtful] * 3

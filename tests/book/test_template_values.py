@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from books import book_of, claim_of, found, of
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from helpers.book.template_values import TemplateValues, cards
+from helpers.book.template_values import TemplateValues
 from helpers.claims.criteria import Value
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -40,6 +39,7 @@ def evidence(says, verdict="supported"):
         (f"{{{{ in_trainings('mine', '{CLAIM.id}', 'vit-a', 'several > 1') }}}}", "in 2 of 3"),
         (evidence("score > 1"), "above 1: holds"),
         (evidence("score spans 2.2"), "cannot be told from 2.2: as stated"),
+        (evidence("score > 1").replace("evidence", "badges"), f"#mine'>{CLAIM.title}</a>"),
     ],
 )  # fmt: skip
 def test_what_a_page_can_quote(values, text, shown):
@@ -97,20 +97,3 @@ def test_every_number_exists_or_is_quoted_and_every_sentence_rests_on_what_holds
     # parameters, the line of 0.9, the accuracy published for the checkpoint, and the largest norms
     # in a figure's description.
     assert typed <= {"0.42", "5.7", "0.9", "75.5", "1.4", "2.5", "1.5"}
-
-
-def test_what_the_cards_rest_on_holds(book):
-    text = cards(BOOK / "cards.yml", TemplateValues(book))
-    assert "<section class='finding'>" in text and "No longer so" not in text
-
-
-def test_a_card_says_its_value_and_where_it_no_longer_holds(tmp_path, values):
-    card = {"title": "One <b>", "says": f"It is {{{{ number({SCORE}) }}}}.", "link": "x.html"}
-    place, path = ["mine", CLAIM.id], tmp_path / "cards.yml"
-    for says, holds in (("score > 1", True), ("score > 2", False)):
-        rests_on = [[*place, "vit-a", says], [*place, "supported"]]
-        data = {"cards": [card | {"rests_on": rests_on, "shows": {"score": 0}}], "doors": []}
-        path.write_text(yaml.safe_dump(data))
-        text = cards(path, values)
-        assert "<p>It is 2.</p>" in text and "One &lt;b&gt;" in text
-        assert ("No longer so" not in text) is holds
