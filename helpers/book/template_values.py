@@ -163,10 +163,9 @@ class TemplateValues:
         found = self.finding(run, claim)
         if not (shown := key_picture(found, figure)):
             raise ValueError(f"the notebook of {claim} in run {run} has no figure {figure!r}")
-        path = f"_generated/{shown['name']}"
-        self.pictures[path] = shown["content"]
+        self.pictures[path := f"_generated/{shown['name']}"] = shown["content"]
         return (
             f"\n:::{{figure}} {path}\n:alt: {json.dumps(one_line(alt or shown['alt']))}\n"
-            f":figclass: picture\n\n{caption} [{claim.partition('-')[0]}]"
-            f"(claims/{claim}.md)\n:::\n"
+            f":figclass: picture\n:target: ../_images/{shown['name']}\n\n"
+            f"{caption} [{claim.partition('-')[0]}](claims/{claim}.md)\n:::\n"
         )
