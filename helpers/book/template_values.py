@@ -21,6 +21,7 @@ from helpers.book.book import Book
 from helpers.book.claim_page import key_picture
 from helpers.book.finding import Finding
 from helpers.book.render import SHARE, SIDES, amount, macro, one_line, render
+from helpers.book.render import number as printed
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Term, term
@@ -74,13 +75,10 @@ class TemplateValues:
         if op == SPANS:
             outcome = bool(value.ends) and value.ends[0] <= number <= value.ends[1]
         said = "as stated" if op == SPANS and outcome else OUTCOMES[outcome]
-        share = words.unit.startswith(SHARE)
         return {
             "run": run, "claim": claim, "value": value, "test": test, "outcome": outcome,
-            "term": words, "amount": amount(value, _SHARE if share else words),
-            # What shares an axis: values of one unit, or of one name where they have none.
-            "kind": SHARE if share else words.unit or name,
-            "says": f"{WORDS[op]} {number:g}: {said}",
+            "term": words, "amount": amount(value, words),
+            "says": f"{WORDS[op]} {printed(number, words.unit).removeprefix('+')}: {said}",
         }  # fmt: skip
 
     def rests_on(self, declared: Sequence[Sequence[str]]) -> dict[str, Any]:
