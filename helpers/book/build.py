@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -18,10 +18,10 @@ from matplotlib import pyplot as plt
 
 from helpers import figures
 from helpers.book import claim_page, downloads, explore, fragments
-from helpers.book.board import board
 from helpers.book.book import Book, Only
 from helpers.book.checkpoints import PRESENCE
 from helpers.book.claim_page import NEIGHBOUR
+from helpers.book.claims_table import table
 from helpers.book.finding import Finding
 from helpers.book.render import macro, raw, render
 from helpers.book.template_values import TemplateValues
@@ -96,12 +96,13 @@ def assemble(
     # Before the notebooks are changed for their pages.
     downloads.write(data, book)
     values = TemplateValues(book)
+    readings = {id: _readings(book, id, values) for id in book.pages}
     for id in book.pages:
-        _write_claim(book, id, values, source)
+        _write_claim(book, id, readings[id], source)
     for run in (*book.runs.values(), *book.own.values()):
         _write_run(book, [*run.values()], source / "book")
     if not only:
-        _write_pages(book, values, place)
+        _write_pages(book, values, readings, place)
         for old, new in (_moved(book) | contents.get("meta", {}).get("moved", {})).items():
             _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
@@ -124,14 +125,21 @@ def _moved(book: Book) -> dict[str, str]:
     return moved
 
 
-def _write_claim(book: Book, id: str, values: TemplateValues, source: Path) -> None:
-    """The page of a claim, and the notebook of the result that it shows first."""
-    readings = {}  # `{{ v('iou', 'vit_tiny_...') }}` in one is a value of its result
+def _readings(book: Book, id: str, values: TemplateValues) -> dict[str, str]:
+    """The commentaries on the results of a claim by their place; `{{ v('iou', 'vit_tiny_...') }}`
+    in one is a value of its result.
+    """
+    texts = {}
     for found in book.findings(id):
         path = found.path.with_suffix(".reading.md")
         if path.is_file():
             text = path.read_text(encoding="utf-8")
-            readings[found.place] = values.render(text, path.name, (found.run, id))
+            texts[found.place] = values.render(text, path.name, (found.run, id))
+    return texts
+
+
+def _write_claim(book: Book, id: str, readings: Mapping[str, str], source: Path) -> None:
+    """The page of a claim, and the notebook of the result that it shows first."""
     _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
     for picture in filter(None, map(claim_page.key_picture, book.findings(id))):
         (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
@@ -142,10 +150,7 @@ def _write_run(book: Book, results: Sequence[Finding], folder: Path) -> None:
     """The page of a run; `folder` is `book/`."""
     first = results[0]
     revisions = [downloads.revision(one, " with local changes") or "unknown" for one in results]
-    page = render(
-        "run_page.md.j2", first=first, results=results, revisions=revisions,
-        board=board(book, results, up="../../"),
-    )  # fmt: skip
+    page = render("run_page.md.j2", first=first, results=results, revisions=revisions)
     _write(folder / first.kind / first.run / "index.md", page)
 
 
@@ -197,7 +202,9 @@ def _runs(kind: str, runs: Iterable[str]) -> list[dict]:
     return [{"file": f"book/{kind}/{run}/index"} for run in runs]
 
 
-def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
+def _write_pages(
+    book: Book, values: TemplateValues, readings: Mapping[str, Mapping[str, str]], place: Path
+) -> None:
     """Hand-written pages with what they quote and include, and the table of all tests."""
     folder = place / "source" / "book"
     for path in sorted(folder.glob("*.md")):
@@ -219,7 +226,7 @@ def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
     texts = {
         **fragments.fragments(known),
         **explore.fragments(book.project.root, book.registry),
-        "scoreboard": board(book),
+        "claims": table(book, readings),
         "trained-models": card.partition("\n")[2].strip(),  # without its heading
     }
     for name, text in texts.items():

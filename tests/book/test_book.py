@@ -19,13 +19,12 @@ from helpers.run.execute import Executed
 ROOT = Path(__file__).parents[2]
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
-CHAPTERS = ("book/claims", "book/scoreboard")
+CHAPTERS = ("book/claims",)
 PAGES = {
     "claims": "# All claims\n\n```{include} _generated/claims.md\n```\n",
     "criteria-log": "# Log\n",
     "explore": "# Explore\n",
     "index": "# Small\n\nThe score is {{ v('mine', 'aa1-first', 'score', 'vit-a') }}.\n",
-    "scoreboard": "# Scoreboard\n\n```{include} _generated/scoreboard.md\n```\n",
     "verdicts": "# Verdicts\n\n## As first written\n\n## Never seen to say yes\n",
 }
 ORIGIN = {

@@ -15,7 +15,7 @@ LOCAL = ("file://", "http://127.0.0.1", "data:", "blob:", "about:")
 KINDS = (
     "book/index",
     "book/explore",
-    "book/scoreboard",
+    "book/claims",
     "book/runs/vit-tiny/index",
     "book/claims/nr5-registers",
     "book/notebooks/vit-tiny/nr1-artifacts",
@@ -59,7 +59,7 @@ def faults(context, path):
     page.goto(path.as_uri(), wait_until="load")
     found = page.evaluate(OBSERVE)
     # What stands around the article is the same on all pages.
-    part = "body" if path.stem in ("index", "scoreboard") else "main"
+    part = "body" if path.stem in ("index", "claims") else "main"
     found["contrast"] = page.evaluate(CONTRAST, [part, ["light", "dark"]])[:5]
     found["named"] = page.evaluate(NAMED)[:5]
     page.set_viewport_size({"width": 390, "height": 844})

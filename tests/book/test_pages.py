@@ -30,7 +30,7 @@ def attributes(pages):
 
 def test_every_claim_run_and_notebook_has_its_page(site, book, pages):
     names = {path.relative_to(site).with_suffix("").as_posix() for path in pages}
-    expected = {"book/index", "book/scoreboard", "book/claims", "book/verdicts", "search"}
+    expected = {"book/index", "book/claims", "book/verdicts", "search"}
     expected |= {"notebooks/tutorial"}
     expected |= {f"book/runs/{run}/index" for run in book.runs}
     for id, found in book.pages.items():
