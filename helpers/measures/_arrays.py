@@ -64,3 +64,16 @@ def settled(x: Array) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         shifted = fraction * (2.0**37 + 1)
         return np.where(np.isfinite(x), np.ldexp(shifted - (shifted - fraction), exponent), x)
+
+
+def tied(x: np.ndarray, tie: float) -> np.ndarray:
+    """The place of each score of (image, patch) in its image's order, from 0 for the lowest.
+
+    Scores share a place where each follows the next lower one by at most `tie` of itself.
+    """
+    order = x.argsort(axis=1, kind="stable")
+    ordered = np.take_along_axis(x, order, axis=1)
+    apart = np.diff(ordered, axis=1) > tie * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))
+    places = np.zeros(x.shape, dtype=int)
+    np.put_along_axis(places, order[:, 1:], apart.cumsum(axis=1), axis=1)
+    return places

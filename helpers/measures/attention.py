@@ -19,6 +19,7 @@ from helpers.measures._arrays import (
     PatchSet,
     like,
     settled,
+    tied,
     to_numpy,
 )
 
@@ -195,10 +196,5 @@ def with_sink(attention: PerPlace) -> ImageMask:
 
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Ranks of (image, patch) with ties, without the mean of each image."""
-    order = x.argsort(axis=1, kind="stable")
-    ordered = np.take_along_axis(x, order, axis=1)
-    apart = np.diff(ordered, axis=1) > TIE * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))
-    groups = np.zeros(x.shape)
-    np.put_along_axis(groups, order[:, 1:], apart.cumsum(axis=1), axis=1)
-    ranks = scipy.stats.rankdata(groups, axis=1)
+    ranks = scipy.stats.rankdata(tied(x, TIE), axis=1)
     return ranks - ranks.mean(axis=1, keepdims=True)

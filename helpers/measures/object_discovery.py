@@ -15,13 +15,23 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-from helpers.measures._arrays import Array, Grid, PatchMask, PatchScores, PerImage, like, to_numpy
+from helpers.measures._arrays import (
+    Array,
+    Grid,
+    PatchMask,
+    PatchScores,
+    PerImage,
+    like,
+    tied,
+    to_numpy,
+)
 from helpers.measures.answers import points
 from helpers.measures.stats import Estimates, auc, mcnemar, over_images
 
 Features = Float[Tensor, "image row column width"]
 OneBox = Float[Tensor, "image 4"]  # of each image
 TrueBoxes = Sequence[Float[Array, "_ 4"]]  # of each image's objects
+TIE = 1e-6  # of a score, to the next one
 
 
 class LostMaps(NamedTuple):
@@ -182,9 +192,11 @@ def object_auc(scores: PatchScores, inside: PatchMask, each: bool = False) -> Pe
     """Chance that a patch `inside` has a higher score than another of its image, for scores whose
     sign has no meaning: the better one for all images together, or with `each` for every image.
 
-    Nan for an image where all patches are inside, or none.
+    Scores are equal that follow each other by at most 1e-6 of themselves, about what float32 leaves
+    of features: patches of a flat background have no order. Nan for an image where all patches are
+    inside, or none.
     """
-    pairs = zip(scores, inside, strict=True)
+    pairs = zip(torch.from_numpy(tied(to_numpy(scores), TIE)), inside, strict=True)
     found = torch.tensor([auc(score[own], score[~own]) for score, own in pairs])
     if each:
         return found.maximum(1 - found)
