@@ -14,12 +14,9 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from matplotlib import pyplot as plt
 
-from helpers import figures
 from helpers.book import claim_page, downloads, explore, fragments
 from helpers.book.book import Book, Only
-from helpers.book.checkpoints import PRESENCE
 from helpers.book.claim_page import NEIGHBOUR
 from helpers.book.claims_table import table
 from helpers.book.finding import Finding
@@ -213,15 +210,6 @@ def _write_pages(
     known = fragments.values(book)
     tests = downloads.tests(known["rows"], known["corrected"])
     tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
-    if known["census"]:
-        with plt.rc_context(figures.STYLE):
-            figure, ax = plt.subplots()
-            rows = [row for row in known["census"] if not row["synthetic"]]
-            sizes = [(row["parameters"], row["values"][PRESENCE]) for row in rows]
-            figures.size_prevalence(sizes, {}, ax)
-            path = folder / "_static" / "checkpoints.svg"
-            figure.savefig(path, metadata={"Date": None, "Creator": None})
-            plt.close(figure)
     card = (CHECKOUT / "helpers" / "weights" / "README.md").read_text(encoding="utf-8")
     texts = {
         **fragments.fragments(known),

@@ -1,5 +1,5 @@
 """All that was measured, to take away: every value and every test in one CSV each, and each result
-with its files, in `data/` of the built book.
+with its files, in `data/` of the built book; and the diagnoses of checkpoints.
 
 A CSV is RFC 4180 with a head, in UTF-8, with numbers in full. An empty cell is a number that is not
 there. `book/_static/values.dictionary.csv` says what the columns of the values mean.
@@ -14,6 +14,7 @@ import nbformat
 import pandas as pd
 
 from helpers.book.book import Book
+from helpers.book.checkpoints import stored
 from helpers.book.finding import Finding
 from helpers.book.render import counted, over
 from helpers.claims.criteria import INTERVAL, OUTCOMES
@@ -92,6 +93,8 @@ def write(target: Path, book: Book) -> None:
     names = table[["claim", "name", "label", "unit"]].drop_duplicates(["claim", "name"])
     higher = [term(row.claim, row.name).higher for row in names.itertuples()]
     names.assign(higher=higher).to_csv(target / "values.names.csv", **CSV)
+    text = json.dumps(stored(book.project.root), ensure_ascii=False, allow_nan=False)
+    (target / "checkpoints.json").write_text(text + "\n", encoding="utf-8")
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
     for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):

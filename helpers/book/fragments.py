@@ -9,8 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+import yaml
 
 from helpers.book import checkpoints
 from helpers.book.board import column_of
@@ -46,8 +48,19 @@ def values(book: Book) -> dict[str, Any]:
         "rewritten": history.rewritten,
         "rounded": rounded,
         **checkpoints.values(book.project.root),
+        **published(book.project.root),
         **_statistics(book),
     }
+
+
+def published(root: Path) -> dict[str, Any]:
+    """How to cite the project, and where it is published: '' as long as `_config.yml` has no
+    address.
+    """
+    files = (root / name for name in ("CITATION.cff", "_config.yml"))
+    citation, config = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in files)
+    repository = config.get("repository", {}).get("url", "")
+    return {"citation": {"doi": None} | citation, "repository": repository}
 
 
 def _judged(book: Book) -> list[tuple[Finding, str]]:

@@ -9,7 +9,6 @@ from helpers.figures.comparisons import (
     compared_settings,
     forest,
     heat_maps,
-    size_prevalence,
     sweep,
     verdict_tables,
 )

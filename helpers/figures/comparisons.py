@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
-from matplotlib.ticker import EngFormatter, FuncFormatter
+from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
 from helpers.figures.style import (
@@ -23,7 +23,6 @@ from helpers.figures.style import (
     cycled,
     draw_interval,
     key,
-    log_axis,
     make_room,
     many,
     name_rows,
@@ -36,44 +35,6 @@ from helpers.figures.style import (
 from helpers.names import shortened
 
 DASHES = "--", ":", "-."  # of several thresholds in one panel
-
-
-def size_prevalence(
-    rows: Sequence[tuple[float, object]],
-    not_run: Mapping[str, str],
-    ax: Axes,
-    claimed: float | None = None,
-) -> Axes:
-    """A value against the size of the model on a logarithmic axis.
-
-    Args:
-        rows: (parameters, value) a model; rows of one model, such as of one training, share a look.
-        not_run: model -> reason; the legend counts these, and names those whose value is undefined.
-        claimed: the size from which on outliers are claimed, drawn as a dotted line.
-    """
-    handles, absent = {}, []
-    names = shortened(value.model for _, value in rows)
-    looks = {
-        name: {"color": colour, "marker": marker, "markerfacecolor": "none"}
-        for name, colour, marker in cycled(dict.fromkeys(names), COLOURS, MARKERS)
-    }
-    for (parameters, value), name in zip(rows, names, strict=True):
-        if value.value is None:
-            absent.append(f"undefined: {name}")
-            continue
-        draw_interval(ax, value, parameters, upright=True, **looks[name])
-        handles[name] = key(name, linestyle="", **looks[name])
-    if claimed is not None:
-        line = ax.axvline(
-            claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million"
-        )
-        handles["claimed"] = line
-    if not_run:
-        absent.append(f"models not run: {len(not_run)}")
-    ax.set(xlabel="parameters (millions)", ylabel=axis_label([value for _, value in rows]))
-    log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
-    add_legend(ax, [*handles.values(), *(key(text, linestyle="") for text in absent)])
-    return ax
 
 
 def forest(
@@ -101,7 +62,7 @@ def forest(
         if value.value is None:
             ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
         else:
-            draw_interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
+            draw_interval(ax, value, row, color=COLOURS[0], marker="o")
             place = {"xytext": (0, 5), "textcoords": "offset points"}
             written = value.value if abs(value.value) > 1e-6 else 0.0  # what is less is rounding
             text = f"{written:.3g}"
@@ -163,7 +124,7 @@ def compared(
                 ax.annotate("undefined", (0.5, position + offsets[i]), **written)
             else:
                 look = {"color": colour, "marker": marker}
-                draw_interval(ax, value, position + offsets[i], upright=False, **look)
+                draw_interval(ax, value, position + offsets[i], **look)
         handles.append(key(group, linestyle="", color=colour, marker=marker))
     if reference is not None:
         named = legend or f"reference: {reference:g}"

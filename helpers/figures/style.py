@@ -155,17 +155,16 @@ def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
     make_room(ax, len(names) * max(longest + 1.5, lines) * 0.16)
 
 
-def draw_interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
-    """A point with its interval, at `position` on the other axis; dots are its single trainings."""
+def draw_interval(ax: Axes, value, position: float, **drawing) -> None:
+    """A point with its interval, in the row `position`; dots are its single trainings."""
     for single, *_ in getattr(value, "trainings", ()) or ():
-        at = (position, single) if upright else (single, position)
-        ax.plot(*at, linestyle="", marker=".", markersize=4, color=drawing["color"], alpha=0.6)
+        dot = {"linestyle": "", "marker": ".", "markersize": 4, "alpha": 0.6}
+        ax.plot(single, position, color=drawing["color"], **dot)
     ends = None
     if None not in (value.low, value.high):
         ends = [(abs(value.value - end),) for end in (value.low, value.high)]
-    x, y = (position, value.value) if upright else (value.value, position)
-    error = {"yerr" if upright else "xerr": ends}
-    ax.errorbar(x, y, **error, linestyle="", capsize=3, markersize=6, **drawing)
+    look = {"linestyle": "", "capsize": 3, "markersize": 6}
+    ax.errorbar(value.value, position, xerr=ends, **look, **drawing)
 
 
 def axis_label(values: Sequence) -> str:
@@ -208,7 +207,7 @@ def add_colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") ->
     return bar
 
 
-def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
+def log_axis(ax: Axes, which: str) -> None:
     """A logarithmic axis with plain numbers, at least a factor of 5 wide."""
     axis: Axis = getattr(ax, f"{which}axis")
     ax.set(**{f"{which}scale": "log"})
@@ -218,7 +217,7 @@ def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
     decades = math.log10(high / low)
     subs = range(1, 10) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(formatter)
+    axis.set_major_formatter(PLAIN)
     axis.set_minor_locator(NullLocator())
 
 

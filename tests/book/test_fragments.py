@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from books import book_of, claim_of, scores
+from books import PROJECT, book_of, claim_of, scores
 
 from helpers.book import downloads, fragments
 from helpers.book.render import render
@@ -56,12 +56,20 @@ def test_golden_pages(file_regression):
     vars(book)["log"] = LOG
     known = fragments.values(book)
     found = fragments.fragments(known)
-    names = sorted(found.keys() - {"checkpoint-lists", "checkpoints", "errors", "claims"})
+    names = sorted(found.keys() - {"checkpoints", "cite", "errors", "claims"})
     text = "\n".join(f"=== {name}\n{found[name]}" for name in names)
     file_regression.check(text.replace("<tr>", "\n<tr>"))
     table = downloads.tests(known["rows"], known["corrected"])
     assert len(table) == 4 and {*table["outcome"]} == {"holds", "undecided"}
     assert table["p"].min() >= 1e-9
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/registers"])
+def test_an_address_is_where_to_clone_from_and_what_to_cite(address):
+    known = fragments.published(PROJECT.root) | {"repository": address}
+    install, cite = (render(f"fragments/{name}.md.j2", **known) for name in ("install", "cite"))
+    assert ("git clone" in install, "url = " in cite) == (bool(address), bool(address))
+    assert address in install and f'version = "{known["citation"]["version"]}"' in cite
 
 
 @pytest.mark.parametrize(("score", "doubtful"), [(3, False), (-3, True)])

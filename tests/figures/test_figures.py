@@ -125,14 +125,6 @@ def norm_histogram():
 
 
 @example
-def size_prevalence():
-    values = measured(LONG[0], 0.9, 0.85, 0.96), measured(LONG[1], 0.3), measured(LONG[2], None)
-    rows = list(zip((5.7e6, 88e6, 304e6), values, strict=True))
-    not_run = {"vit_giant_patch14_dinov2.lvd142m": "no network"}
-    return figures.size_prevalence(rows, not_run, plt.subplots()[1], 300e6)
-
-
-@example
 def similarity_densities():
     axes = plt.subplots(squeeze=False)[1]
     return figures.similarity_densities({"": SIMILARITIES}, axes).flat[0]
@@ -520,18 +512,16 @@ def test_an_empty_plot_is_a_sentence(draw):
 
 def test_many_models_make_a_figure_taller():
     values = [measured(f"{LONG[0]}_{i}", i / 30) for i in range(30)]
-    sizes = [(1e6 * (i + 1), value) for i, value in enumerate(values)]
     with plt.rc_context(figures.STYLE):
         drawn = [
             figures.forest(values, {}, plt.subplots()[1]),
             figures.compared({"normal token": values, "outlier": values}, plt.subplots()[1]),
-            figures.size_prevalence(sizes, {}, plt.subplots()[1]),
         ]
         for ax in drawn:
             ax.figure.draw_without_rendering()
             box, height = ax.figure.get_tightbbox(), ax.figure.get_figheight()
             assert height > 8 and box.y0 >= 0 and box.y1 <= height
-    for ax in drawn[:2]:
+    for ax in drawn:
         labels = [text.get_window_extent() for text in ax.get_yticklabels()]
         assert not any(below.y1 > above.y0 for above, below in itertools.pairwise(labels))
 
@@ -545,15 +535,12 @@ def test_settings_are_compared_as_models_are():
     assert len(ax.containers) == 2
 
 
-@pytest.mark.parametrize("upright", [False, True])
-def test_single_trainings_are_dots_beside_their_mean(upright):
+def test_single_trainings_are_dots_beside_their_mean():
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
     value = Value("x", "m", None, 3.0, 0.0, 9.0, 3, over="trainings", trainings=each)
-    ax = plt.subplots()[1]
-    figures.size_prevalence([(4.0, value)], {}, ax) if upright else figures.forest([value], {}, ax)
+    ax = figures.forest([value], {}, plt.subplots()[1])
     dots = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "."]
-    assert [dot[int(upright)] for dot in dots] == [1, 2, 6]
-    assert {dot[int(not upright)] for dot in dots} == {4.0 if upright else 0}
+    assert [tuple(dot) for dot in dots] == [(1, 0), (2, 0), (6, 0)]
 
 
 def test_axes_of_several_quantities_and_groups_of_other_models_are_refused():
@@ -578,8 +565,6 @@ def test_a_reference_empty_groups_and_ticks():
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
     both = figures.norm_histograms({LONG[0]: {"with": [1.0, 2.0]}, "b": {"with": [3.0]}})
     assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
-    ax = figures.size_prevalence([], {"a-model": "no network"}, plt.subplots()[1])
-    assert names(ax) == ["models not run: 1"]
     ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
     assert names(ax) == ["LOST"] and len(ax.patches) == 1
 
