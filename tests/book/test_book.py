@@ -81,7 +81,8 @@ def library(project):
     parts = [{"caption": "All", "chapters": [{"file": name} for name in CHAPTERS]}]
     toc = {"format": "jb-book", "root": "book/index", "parts": parts}
     (project.root / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))
-    shutil.copy(ROOT / "_config.yml", project.root)
+    for name in ("_config.yml", "CITATION.cff"):
+        shutil.copy(ROOT / name, project.root)
     book = project.root / "book"
     shutil.copytree(ROOT / "book" / "_static", book / "_static")
     shutil.copy(ROOT / "book" / "references.bib", book)
