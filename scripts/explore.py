@@ -2,7 +2,6 @@
 """Measure what readers can touch in the book, of one model, and write it to book/explore.
 
 python scripts/explore.py patches MODEL
-python scripts/explore.py maps MODEL
 python scripts/explore.py thresholds MODEL --images NAME -n N --seed S
 """
 
@@ -101,20 +100,6 @@ def patches(model: str, **options: Any) -> dict[str, Any]:
         "medians": np.median(stored[0], axis=-1).round(6).tolist(),
         "outliers": (stored > limits[..., None]).sum(-1).tolist(),
         "sources": [before.source, photographs.describe(), others.describe()],
-    }
-
-
-def maps(model: str, **options: Any) -> dict[str, Any]:
-    """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
-    photographs, _ = shown(load_backbone(model).image_size)
-    reducers = [keep.PatchNorms(-1), keep.ClsAttention(-1)]
-    c = Lab([model], **options).capture(photographs, reducers, whole=True)[model]
-    return {
-        "model": model,
-        "grid": list(c.layout.grid),
-        "norms": quantise(c["patch_norms"].numpy()),
-        "attention": quantise(c.patches("cls_attention").numpy()),
-        "sources": [c.source, photographs.describe()],
     }
 
 
@@ -247,7 +232,7 @@ def alone(claim: Claim) -> Claim:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("patches", "maps", "thresholds"))
+    parser.add_argument("what", choices=("patches", "thresholds"))
     parser.add_argument("model")
     parser.add_argument("--images", default="photographs")
     parser.add_argument("-n", type=int, help="how many images, all unless given")
@@ -260,7 +245,7 @@ def main() -> None:
         images = load_images(asked.images, asked.n, asked.seed)
         measured = thresholds(asked.model, images, load_registry(), **options)
     else:
-        measured = {"patches": patches, "maps": maps}[asked.what](asked.model, **options)
+        measured = patches(asked.model, **options)
     origin = provenance(ROOT, asked.device)
     result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)

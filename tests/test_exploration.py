@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from explore import JUDGED, MOST, maps, patches, quantise, shown, thresholds
+from explore import JUDGED, MOST, patches, quantise, shown, thresholds
 
 from helpers import interventions
 from helpers.book.explore import dequantise
@@ -20,14 +20,6 @@ SIZE = (224, 224)
 @pytest.fixture(scope="module")
 def planted():
     return patches("control-position")
-
-
-def test_maps_are_those_of_the_last_block_of_patches(planted):
-    found = maps("control-position")
-    for kind in ("norms", "attention"):
-        last = dequantise(planted[kind])[0, :, -1]
-        step = planted[kind]["step"] + found[kind]["step"]
-        assert dequantise(found[kind]) == pytest.approx(last, abs=step)
 
 
 def test_medians_and_outliers_are_of_the_norms_as_they_are_stored(planted):

@@ -27,8 +27,8 @@ PLACES = {
 }
 STATES = {
     "before": "as it is",
-    "set to zero": "unit set to zero",
-    "moved": "unit shifted to a test-time register",
+    "set to zero": "neuron set to zero",
+    "moved": "neuron shifted to a test-time register",
     "empty token": "empty appended token",
 }
 # Measure -> the claim that defines it.
