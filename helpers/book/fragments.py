@@ -5,8 +5,7 @@ Each fragment is a template in `templates/fragments/`, and all are filled in fro
 Links lead from the folder `book/`.
 """
 
-import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -24,7 +23,6 @@ from helpers.claims.claim import STATUSES
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
-from helpers.claims.statistics import Judgement
 
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
 
@@ -37,16 +35,19 @@ def fragments(known: Mapping) -> dict[str, str]:
 
 def values(book: Book) -> dict[str, Any]:
     """What the templates of fragments are filled in from."""
+    moved = [one for one in book.counted if one.first != one.stored.verdict]
+    by_verdicts = defaultdict(list)  # (first, present) -> results
+    for one in moved:
+        by_verdicts[one.first, one.stored.shown[""]].append(one)
     return {
         "book": book,
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],
-        "moved_verdicts": [one for one in book.counted if one.first != one.stored.verdict],
+        "moved_verdicts": moved,
+        "by_verdicts": by_verdicts,
         "KINDS": KINDS,
         "SEEN": history.SEEN,
         "STATUSES": STATUSES,
         "difference": difference,
-        "rewritten": history.rewritten,
-        "rounded": rounded,
         **checkpoints.values(book.project.root),
         **published(book.project.root),
         **_statistics(book),
@@ -141,17 +142,5 @@ def _statistics(book: Book) -> dict[str, Any]:
         "checkpoints": sorted(
             shared.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
         ),
-        "images": sorted(shared.images.items(), key=lambda one: len(one[1]), reverse=True),
-        "lists": shared.lists,
         "largest": max(shared.lists, key=lambda one: len(one[2]), default=None),
     }
-
-
-def rounded(row: Judgement) -> tuple[str, ...]:
-    """The thresholds of a test, to two digits of how far they lie from its margin."""
-    margin = row.test.margin
-    reach = min((abs(end - margin) for end in row.thresholds if end != margin), default=0.0)
-    places = 2 if not reach else max(0, 1 - math.floor(math.log10(reach)))
-    return tuple(
-        "never" if math.isinf(x) else f"{x + 0.0:,.{min(places, 9)}f}" for x in row.thresholds
-    )

@@ -167,7 +167,6 @@ class Shared(NamedTuple):
 
     decided: list[str]  # supported or refuted in some result
     checkpoints: dict[str, tuple[list[str], list[str]]]  # decided by it alone, by it and others
-    images: dict[str, list[str]]  # judged on some of this set
     lists: list[tuple[str, int, list[str]]]  # name and length of a list, judged on all of it
 
 
@@ -177,9 +176,9 @@ def shared(results: Iterable[Result]) -> Shared:
     A checkpoint is known by the digest of its weights, a list of images by its own.
     """
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
-    found = Shared([], {}, {}, [])
-    # Ordered sets: decided claim -> checkpoints; name and digest of images -> claims.
-    rests_on, images, lists = defaultdict(dict), defaultdict(dict), {}
+    found = Shared([], {}, [])
+    # Ordered sets: decided claim -> checkpoints; digest of images -> claims.
+    rests_on, lists = defaultdict(dict), {}
     for result in results:
         weights = {source["name"]: source.get("weights_hash") for source in result.sources}
         for model, verdict in result.models.items():
@@ -189,14 +188,12 @@ def shared(results: Iterable[Result]) -> Shared:
         for source in result.sources:
             is_list = "digest" in source and "weights_hash" not in source
             if is_list and result.verdict not in ("not applicable", "not run"):
-                images[source["name"]][result.id] = None
                 listed = lists.setdefault(source["digest"], (source["name"], source["n"], {}))
                 listed[-1][result.id] = None
     found.decided.extend(rests_on)
     for id, own in rests_on.items():
         for checkpoint in own:
             found.checkpoints.setdefault(checkpoint, ([], []))[len(own) > 1].append(id)
-    found.images.update((name, [*own]) for name, own in images.items())
     found.lists.extend((name, n, [*own]) for name, n, own in lists.values())
     return found
 

@@ -19,8 +19,7 @@ KINDS = (
     "book/runs/vit-tiny/index",
     "book/claims/nr5-registers",
     "book/notebooks/vit-tiny/nr1-artifacts",
-    "book/statistics",
-    "book/methods",
+    "book/verdicts",
     "notebooks/tutorial",
 )
 
