@@ -28,6 +28,7 @@ from helpers.claims.registry import CHECKOUT
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
+LAUNCH = {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"}
 FORWARD = "forward"  # pages that lead from an old address to the new one
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
@@ -87,7 +88,7 @@ def assemble(
     (source / "notebooks").mkdir()
     for path in root.glob("notebooks/*.ipynb"):  # of no claim, shown as it is
         shutil.copy(path, source / "notebooks")
-    shutil.copy(root / "_config.yml", source)
+    _write(source / "_config.yml", yaml.safe_dump(_config(root / "_config.yml"), sort_keys=False))
     contents = _small_contents(book) if only else _contents(book, root / "_toc.yml")
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
@@ -166,6 +167,17 @@ def _write_notebook(found: Finding, source: Path) -> None:
     path = source / f"{page}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
+
+
+def _config(path: Path) -> dict:
+    """Jupyter Book's configuration; an address of the repository switches on the buttons to it."""
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if url := (repository := config.get("repository", {})).get("url"):
+        config["sphinx"]["config"]["html_theme_options"] |= {
+            "repository_url": url, "repository_branch": repository.get("branch", "main"),
+            "use_repository_button": True, "launch_buttons": LAUNCH,
+        }  # fmt: skip
+    return config
 
 
 def _contents(book: Book, path: Path) -> dict:

@@ -19,7 +19,7 @@ RUN = ("python", "-m", "helpers", "run")
 KEY = "key"  # tags the cell that draws the figure of the page
 SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
-NEIGHBOUR = re.compile(r"\]\(([\w-]+)(\.ipynb)?\)")  # a link to a notebook in the same folder
+NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a link to a notebook
 # Parameters that name a model -> what a reader puts there.
 YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 

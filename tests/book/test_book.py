@@ -149,6 +149,23 @@ def test_what_cannot_be_read_is_named(library, path, text):
         assemble(library.root)
 
 
+def test_an_address_of_the_repository_switches_its_buttons_on(library):
+    path = library.root / "_config.yml"
+    assert "repository_url" not in (assemble(library.root) / "_config.yml").read_text()
+    with path.open("a") as stream:
+        stream.write("\nrepository: {url: 'https://github.com/o/n', branch: dev}\n")
+    config = yaml.safe_load((assemble(library.root) / "_config.yml").read_text())
+    options = config["sphinx"]["config"]["html_theme_options"]
+    assert (options["repository_url"], options["repository_branch"]) == (
+        "https://github.com/o/n",
+        "dev",
+    )
+    assert options["use_repository_button"] and {*options["launch_buttons"]} == {
+        "colab_url",
+        "binderhub_url",
+    }
+
+
 def test_the_run_on_controls_is_validation_and_never_a_finding(library):
     notebook, _ = executed(library.registry["aa1-first"], CONTROLS, 0.5)
     notebook.cells[0].source = "# Just executed"

@@ -49,6 +49,30 @@ def test_no_two_pages_share_a_title(site, pages):
     assert sorted(titles) == sorted(set(titles))
 
 
+def test_a_page_is_light_and_says_what_a_shared_link_shows(pages):
+    heavy = {}
+    for path, text in pages.items():
+        if (
+            "http-equiv='refresh'" in text
+            or path.name == "index.html"
+            and path.parent.name == "html"
+        ):
+            continue
+        loaded = re.findall(
+            r"""<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)=["']([^"'?]*)""", text
+        )
+        files = {(path.parent / unquote(name)).resolve() for name in loaded}
+        size = len(text) + sum(file.stat().st_size for file in files if file.is_file())
+        if size > 1_000_000:
+            heavy[path.name] = size
+        assert "fontawesome.js" not in text and ("searchindex.js" in text) is (
+            path.name == "search.html"
+        )
+        if path.name not in ("search.html", "genindex.html"):
+            assert '<meta name="description" content="' in text and "preview.png" in text
+    assert heavy == {}
+
+
 def test_links_inside_the_book_resolve_and_nothing_is_loaded_from_outside(pages, attributes):
     anchors = {
         path: {value for name, value in found if name in ("id", "name")}

@@ -11,4 +11,10 @@ if (typeof Search !== "undefined") {
     for (const node of page.querySelectorAll(".headerlink, .visually-hidden, script, style, svg, form")) node.remove();
     return (page.getElementById(anchor?.slice(1)) ?? page.querySelector("article"))?.textContent ?? "";
   };
+  if (location.protocol === "file:") document.addEventListener("DOMContentLoaded", () => {
+    const hint = Object.assign(document.createElement("p"), {
+      textContent: "From disk the search shows titles alone. With excerpts: python -m http.server in the folder of the book, then http://localhost:8000.",
+    });
+    document.getElementById("search-results")?.before(hint);
+  });
 }
