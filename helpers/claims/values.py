@@ -293,25 +293,32 @@ class Values(list[Value]):
             families: a row each, under its title.
             label: of the axis; that of the first value, of whatever state, unless given.
         """
+        groups, reference = self._of_families(names, families)
+        groups = {legend: values for legend, values in groups.items() if any(values)}
+        quantity = next(iter(names.values())).rpartition("_")[0]
+        label = label or axis_label(term(self.claim.id, quantity))
+        figures.compared(groups, ax, label, **reference)
+
+    def _of_families(self, names: Mapping[str, str], families: Families) -> tuple[dict, dict]:
+        """What `figures.compared` draws of these: its groups and its line."""
         groups, shown = {legend: [] for legend in names}, set()
         for family in families:
             for legend, name in names.items():
                 full = name.format(family.counts[-1]) + family.end
                 groups[legend] += self.of(full, [family.name], {family.name: family.title})
                 shown.add(full)
-        quantity = next(iter(names.values())).rpartition("_")[0]
-        groups = {legend: values for legend, values in groups.items() if any(values)}
-        label = label or axis_label(term(self.claim.id, quantity))
-        figures.compared(groups, ax, label, **self._reference(shown, None))
+        return groups, self._reference(shown, None)
 
     def compared_states(
         self,
         states: Mapping[str, str],
         families: Families,
-        quantities: Iterable[str],
+        quantities: Sequence[str],
         axes: Iterable[Any] | None = None,
+        labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Draw quantities of each family below each other, with a colour for each state.
+        """Draw quantities of each family, a panel each, with a colour for each state in all panels
+        and one legend.
 
         Args:
             states: how the legend calls a state -> how the names of its values end, as in
@@ -319,12 +326,18 @@ class Values(list[Value]):
             families: a row each.
             quantities: how the names of values begin.
             axes: one a quantity; new ones unless given.
+            labels: quantity -> what its axis is called, where its term does not say it.
         """
-        quantities = list(quantities)
         axes = figures.rows(len(quantities)).flat if axes is None else axes
-        for ax, quantity in zip(axes, quantities, strict=True):
-            names = {title: f"{quantity}_{state}" for title, state in states.items()}
-            self.compared_families(names, families, ax=ax)
+        panels = [
+            self._of_families({x: f"{quantity}_{end}" for x, end in states.items()}, families)
+            for quantity in quantities
+        ]
+        used = [x for x in states if any(any(groups[x]) for groups, _ in panels)]
+        for ax, quantity, (groups, reference) in zip(axes, quantities, panels, strict=True):
+            label = labels.get(quantity) or axis_label(term(self.claim.id, quantity))
+            groups, named = {x: groups[x] for x in used}, quantity == quantities[0]
+            figures.compared(groups, ax, label, named=named, **reference)
 
     def by_value(
         self,

@@ -90,6 +90,7 @@ def compared(
     label: str = "",
     reference: float | None = None,
     legend: str = "",
+    named: bool = True,
 ) -> Axes:
     """Several quantities side by side for each model, one colour and marker a group.
 
@@ -99,6 +100,7 @@ def compared(
         label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
         legend: what the line is called; that it is a reference, unless given.
+        named: whether the legend names the groups, too; once is enough where panels share them.
 
     Raises:
         ValueError: the groups differ in their models.
@@ -112,25 +114,27 @@ def compared(
     for row in rows:
         if len(models := {value.model for value in row if value is not None}) > 1:
             raise ValueError(f"one row of the groups holds {', '.join(sorted(models))}")
-    offsets = (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.64 / max(len(groups), 1)
+    drawn = [group for group, values in groups.items() if any(values)]
     handles = []
     for i, (group, colour, marker) in enumerate(cycled(groups, COLOURS, MARKERS)):
+        handles.append(key(group, linestyle="", color=colour, marker=marker))
         for position, value in enumerate(row[i] for row in rows):
             if value is None:
                 continue
+            position += (drawn.index(group) - (len(drawn) - 1) / 2) * 0.64 / len(drawn)
             if value.value is None:
                 written = {"ha": "center", "va": "center", "color": colour, "fontsize": SMALL}
                 written |= {"xycoords": ("axes fraction", "data")}
-                ax.annotate("undefined", (0.5, position + offsets[i]), **written)
+                ax.annotate("undefined", (0.5, position), **written)
             else:
                 look = {"color": colour, "marker": marker}
-                draw_interval(ax, value, position + offsets[i], **look)
-        handles.append(key(group, linestyle="", color=colour, marker=marker))
+                draw_interval(ax, value, position, **look)
+    handles = handles if named else []
     if reference is not None:
-        named = legend or f"reference: {reference:g}"
-        handles.append(ax.axvline(reference, **REFERENCE, label=named))
+        called = legend or f"reference: {reference:g}"
+        handles.append(ax.axvline(reference, **REFERENCE, label=called))
     names = shortened(next(value.model for value in row if value is not None) for row in rows)
-    name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(groups)))
+    name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(drawn)))
     ax.set(xlabel=label)
     add_legend(ax, handles)
     return ax

@@ -1,6 +1,7 @@
 """What changes along blocks, settings or a training."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from helpers.figures.style import (
     key,
     log_axis,
     many,
+    name_lines,
     one,
     say,
     wrapped,
@@ -63,6 +65,8 @@ def response(
     xlabel: str = "",
     ylabel: str = "",
     reference: float | None = None,
+    marked: Mapping[float, str] = MappingProxyType({}),
+    legend: bool = True,
 ) -> Axes:
     """Curves with their intervals as bands, one colour and marker a curve.
 
@@ -72,13 +76,15 @@ def response(
         ax: to draw on.
         xlabel, ylabel: of the axes.
         reference: drawn as a horizontal dashed line.
+        marked: x -> what is written below its tick.
+        legend: whether the curves are named.
     """
     ax = one(ax)
     if not curves:
         return say(ax, "There is nothing to draw: no model has this quantity.")
     # None becomes nan
     points = [tuple(np.asarray(x, dtype=float) for x in drawn) for drawn in curves.values()]
-    lines, heights = [], np.concatenate([values for _, values, *_ in points])
+    heights = np.concatenate([values for _, values, *_ in points])
     near = 0.01 * np.ptp(known) if (known := heights[np.isfinite(heights)]).size else 0
     named = zip(curves, points, strict=True)
     for i, ((name, drawn), colour, marker) in enumerate(cycled(named, COLOURS, MARKERS)):
@@ -95,15 +101,15 @@ def response(
             "markersize": 4 + 2.4 * under,
             "alpha": 0.55 if under else 1,
         }
-        lines += ax.plot(x, values, label=name, **look)
+        ax.plot(x, values, label=name, **look)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         # A point between gaps has no band.
         ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)
     if reference is not None:
-        lines.append(ax.axhline(reference, **REFERENCE, label=f"reference: {reference:g}"))
+        ax.axhline(reference, **REFERENCE, label=f"reference: {reference:g}")
     places = sorted({float(x) for drawn in curves.values() for x in drawn[0]})
     if len(places) <= TICKS:
-        ax.set_xticks(places, [f"{x:g}" for x in places])
+        ax.set_xticks(places, [f"{x:g}\n{marked.get(x, '')}".strip() for x in places])
     elif all(x.is_integer() for x in places):
         ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     low, high = ax.get_ylim()
@@ -111,7 +117,8 @@ def response(
     if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
         ax.set_ylim(middle - reach, middle + reach)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    add_legend(ax, lines, beside=True)
+    if legend:
+        name_lines(ax)
     return ax
 
 
@@ -200,11 +207,24 @@ def responses(
     axes: np.ndarray | None = None,
     xlabel: str = "",
     ylabel: str = "",
+    marked: Mapping[float, str] = MappingProxyType({}),
 ) -> np.ndarray:
-    """`response`, one panel a model under its name: model -> name -> (x, values, low, high)."""
+    """`response`, one panel a model under its name, on one scale of values.
+
+    Args:
+        curves: model -> name -> (x, values, low, high).
+        axes: one a model, any shape.
+        xlabel, ylabel, marked: as in `response`.
+    """
     axes = many(axes, len(curves), each=2.4)
-    for ax, (model, drawn) in zip(np.ravel(axes), curves.items(), strict=True):
-        write(response(drawn, ax, xlabel, ylabel).title, model, 60)
+    panels = np.ravel(axes)
+    for ax, (model, drawn) in zip(panels, curves.items(), strict=True):
+        response(drawn, ax, xlabel, ylabel, marked=marked, legend=False)
+        write(ax.title, model, 60)
+    lows, highs = zip(*(ax.get_ylim() for ax in panels), strict=True)
+    for ax in panels:
+        ax.set_ylim(min(lows), max(highs))
+        name_lines(ax)
     return axes
 
 

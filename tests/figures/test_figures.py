@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes._secondary_axes import SecondaryAxis
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator
 from PIL import Image
@@ -28,6 +29,7 @@ from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
 
 matplotlib.use("agg")
+SecondaryAxis.set_title = lambda *_: None  # matplotlib takes away the title of every axis
 
 LONG = [
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
@@ -77,9 +79,9 @@ def joined(text):
 
 
 def names(ax):
-    """What the legend says."""
-    legend = ax.get_legend()
-    return [joined(text) for text in legend.get_texts()] if legend else []
+    """What the legend says, and the names beside lines."""
+    legend, beside = ax.get_legend(), [x for side in ax.child_axes for x in side.get_yticklabels()]
+    return [joined(text) for text in [*(legend.get_texts() if legend else ()), *beside]]
 
 
 def ticks(axis):
