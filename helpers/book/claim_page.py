@@ -1,5 +1,5 @@
-"""The page of a claim: for each run a tab with the answer, one figure, the tests and their
-verdicts, the paper beside ours, limits and the command; everything else is folded.
+"""The page of a claim: the answer, one figure, one table of tests with the paper beside ours,
+limits and the command; everything else, and other runs, are folded.
 """
 
 import json
@@ -7,33 +7,72 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from nbformat import NotebookNode
+
 from helpers.book.book import Book
+from helpers.book.claims_table import first_sentence
 from helpers.book.explore import PLACES
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
-from helpers.claims import history
-from helpers.claims.claim import Claim
-from helpers.claims.criteria import CONTROL
+from helpers.claims.claim import NOT_COMPARED, Claim
+from helpers.claims.criteria import CONTROL, NO_YES
+from helpers.claims.markdown import code, inert
+from helpers.names import plural
 
-RUN = ("python", "-m", "helpers", "run")
+RUN = (".venv/bin/python", "-m", "helpers", "run")
 KEY = "key"  # tags the cell that draws the figure of the page
+# Figures of what decided, in published notebooks that do not tag them.
+DECIDING = {
+    *("nr6-auc", "nr7-onset", "so3-auc", "so4-ratio", "so6-gain", "tt1-ranking", "tt2-change"),
+    *("tt4-domains", "tt5-positions", "de1-distribution", "de2-cosines", "de4-gaps", "de5-cosine"),
+    "xx9-trainings",
+}
 SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
 NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a link to a notebook
-# Parameters that name a model -> what a reader puts there.
-YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
+NEVER = "[never said yes](../verdicts.md#never-seen-to-say-yes) on a reference model"
+# Parameters that name a model or images -> what a reader puts there.
+YOURS = {
+    "models": '["YOUR_MODEL"]',
+    "twins": '["THE_SAME_WITHOUT_REGISTERS"]',
+    "dataset": "folder:PATH",
+}
 
 
 def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
     """The page of a claim in `book/claims/`; `readings` are the commentaries on its results by
-    their place.
+    their place, each with the answer as its first paragraph.
     """
+    parts = {place: text.strip().partition("\n\n") for place, text in readings.items()}
     return render(
-        "claim_page.md.j2", book=book, claim=book.registry[id], readings=readings,
-        results=book.findings(id),
-        changes=history.rewritten(book.log.get(id, [])), explore=PLACES.get(id),
-        key_picture=key_picture, how_to_read=how_to_read, rerun=rerun, yours=yours,
+        "claim_page.md.j2", book=book, claim=book.registry[id], results=book.findings(id),
+        answers={place: answer for place, (answer, _, _) in parts.items()},
+        readings={place: text for place, (_, _, text) in parts.items()},
+        explore=PLACES.get(id), key_picture=key_picture, how_to_read=how_to_read,
+        limits=limits, rerun=rerun, yours=yours,
     )  # fmt: skip
+
+
+def limits(found: Finding, doubtful: bool) -> str:
+    """On what a result was measured, and what keeps it from saying more, in two sentences;
+    `doubtful`: its test was never seen to say yes.
+    """
+    claim, result = found.claim, found.result
+    tested = {row.value.dataset for row in found.rows if row.value}
+    sources = [one for one in result.sources if one["name"] in tested]
+    images = [f"{plural(one['n'], 'image')} of {code(one['name'])}" for one in sources]
+    theirs = {*claim.source.models.values()}
+    others = "; not on the paper's own models" if theirs.isdisjoint(result.by_model) else ""
+    measured = " with ".join(filter(None, [inert(found.models), " and ".join(images)]))
+    verdict, compared = result.shown[""], result.compared
+    why = first_sentence(compared.why) if compared.status == NOT_COMPARED else ""
+    if doubtful and verdict in NO_YES:
+        why = f"The test [never said yes]({NEVER}) on a reference model, so a *no* may be its own."
+    elif doubtful and verdict == "supported":
+        why = (
+            f"The test [never said yes]({NEVER}) on a reference model, so this *yes* is unchecked."
+        )
+    return f"Measured on {measured}{others if claim.source.bib else ''}. {why}".strip()
 
 
 def how_to_read(found: Finding) -> str:
@@ -49,8 +88,8 @@ def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
 
 
 def yours(claim: Claim, run: str, parameters: Mapping) -> str:
-    """The same command for a model of the reader's; '' of a run on models that were trained here,
-    which answers nothing of another.
+    """The same command for a model and images of the reader's; '' of a run on models that were
+    trained here, which answers nothing of another.
     """
     models = parameters.get("models", ())
     if all(model.startswith(CONTROL) or group(model) in TRAINED for model in models):
@@ -58,9 +97,8 @@ def yours(claim: Claim, run: str, parameters: Mapping) -> str:
     profile = ["--profile", run] if run in claim.profiles else []
     new = ["--run", "mine" if run != "mine" else "mine-2"]
     others = {name: value for name, value in parameters.items() if name not in YOURS}
-    own = [f"-p {name}='[\"{YOURS[name]}\"]'" for name in YOURS if name in claim.parameters]
-    same = shlex.join([*RUN, claim.id, *profile, *new, *_given(claim, run, others)])
-    return " ".join([same, *own])
+    own = [x for name in YOURS if name in claim.parameters for x in ("-p", f"{name}={YOURS[name]}")]
+    return shlex.join([*RUN, claim.id, *profile, *new, *_given(claim, run, others), *own])
 
 
 def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
@@ -73,18 +111,24 @@ def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
 
 
 def key_picture(found: Finding, figure: str = "") -> dict | None:
-    """The picture of the cell that is tagged `key`, else the first there is; or that of the figure
-    with this name, without its `fig-`.
+    """The picture of the figure with this name, without its `fig-`; without one, of what decided:
+    one of DECIDING, else the cell that is tagged `key`, else the first there is.
     """
-    for cell in sorted(found.notebook.cells, key=lambda x: KEY not in x.metadata.get("tags", ())):
+
+    def name(cell: NotebookNode) -> str:
+        return cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "")[4:]
+
+    def last(cell: NotebookNode) -> tuple[bool, bool]:
+        return name(cell) not in DECIDING, KEY not in cell.metadata.get("tags", ())
+
+    for cell in sorted(found.notebook.cells, key=last):
         about = cell.metadata.get("mystnb", {})
-        label = about.get("figure", {})
         for output in cell.get("outputs", ()):
-            if SVG in output.get("data", {}) and figure in ("", label.get("name", "")[4:]):
+            if SVG in output.get("data", {}) and figure in ("", name(cell)):
                 return {
                     "name": f"{'.'.join(filter(None, (found.claim.id, found.anchor, figure)))}.svg",
                     "content": output.data[SVG],
                     "alt": about.get("image", {}).get("alt", ""),
-                    "caption": label.get("caption", ""),
+                    "caption": about.get("figure", {}).get("caption", ""),
                 }
     return None

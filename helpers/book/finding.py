@@ -43,6 +43,7 @@ class Decision(Judgement):
     role: str  # 'tests', 'applies' (the model is not judged) or 'needs' (one model must pass it)
     reported: Sequence[Mapping]  # the paper's figures, of the same model if there are any
     name: str  # of the model on pages
+    concerned: bool  # whether the claim is put to the model, or to none
 
     @property
     def term(self) -> Term:
@@ -160,14 +161,14 @@ class Finding:
                 figures = [one for one in figures if one["checkpoint"] == model] or figures
                 value = criterion.judged_by(test, values)
                 judged = (self.claim.values_of, self.run, model, test, value)
-                about = (shown[model], decides, role, figures, self.names[model])
+                is_put = shown[model] != "not applicable" or shown[""] == shown[model]
+                about = (shown[model], decides, role, figures, self.names[model], is_put)
                 yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]
-        aside = row.verdict == "not applicable" != whole
         sign = (-1 if whole in NO else whole == "supported") * row.decides
-        return aside, not row.decides, sign * row.clearness if sign else 0
+        return not row.concerned, not row.decides, sign * row.clearness if sign else 0
 
 
 def _reported(claim: Claim, result: Result) -> list[dict]:

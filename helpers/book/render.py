@@ -6,7 +6,7 @@ ends in `.md.j2` is MyST Markdown: data go through the filter `inert`, HTML thro
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -83,6 +83,12 @@ def number(x: float, unit: str = "") -> str:
     if unit == "points" and bare.lstrip("+-") == "1":
         named = "point"
     return f"{bare} {named}".strip()
+
+
+def printed(figure: Mapping, unit: str) -> str:
+    """A figure of the paper in the unit of ours where both are shares or %, else as printed."""
+    plain = figure["numbers"] and not figure["unit"] and (unit.startswith(SHARE) or unit == "%")
+    return " to ".join(number(x, SHARE) for x in figure["numbers"]) if plain else figure["text"]
 
 
 def asked(test: Test, unit: str = "") -> str:
@@ -171,7 +177,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     texts = (cell, code, distinct, in_sentence, inert, one_line, plural, raw, short_name)
-    for function in (*texts, amount, asked, behind, number, place, singly):
+    for function in (*texts, amount, asked, behind, number, place, printed, singly):
         env.filters[function.__name__] = function
     env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES, SHOWN=SHOWN)
     return env

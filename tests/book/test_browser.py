@@ -99,9 +99,7 @@ def test_search_shows_claims_first_and_no_notebooks(site, page):
     assert not any("/notebooks/" in link for link in links if "/tutorial" not in link)
 
 
-def test_an_old_address_opens_the_tab_of_its_run(site, page):
+def test_an_old_address_leads_to_its_run(site, page):
     page.goto((site / "book" / "runs" / "scratch" / "nr5-registers.html").as_uri())
     page.wait_for_url("**/book/claims/nr5-registers.html#scratch")
     assert page.locator("#scratch").is_visible()
-    page.locator(".sd-tab-label", has_text="Synthetic models").click()
-    assert page.locator("#vit-tiny").is_visible() and not page.locator("#scratch").is_visible()

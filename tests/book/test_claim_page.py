@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import claim_page
 from helpers.book.finding import Finding
-from helpers.book.render import macro
+from helpers.book.render import macro, printed
 from helpers.claims.criteria import NO, Criterion, Test, Value
 from helpers.run.parameters import parse
 
@@ -78,36 +78,48 @@ def test_golden_pages(file_regression, case):
     result.mark = "after the fact"
     control = found(claim, values("control-clean", 0.9, 90, 90), "controls", "controls")
     assert claim_page.key_picture(result)["content"] == "<svg/>"
-    file_regression.check(page(result, controls=[control], reading="This."), extension=".md")
+    text = page(result, controls=[control], reading="This.\n\nIn detail.")
+    file_regression.check(text, extension=".md")
 
 
-def test_each_run_has_a_tab_and_those_on_controls_alone_come_last():
+def test_the_result_that_answers_comes_first_and_others_are_folded():
     runs = [
         found(CLAIM, values("control-clean", 0.9, 90, 52), "on-controls"),
-        found(CLAIM, values(DINOV2, 0.9, 90, 52)),
+        found(CLAIM, values("x", 0.01), "none"),
         found(CLAIM, [*values("deit_tiny_patch16_224", 0.9, 90, 9), *values("x", 0.01)], "other"),
     ]
-    lines = page(*runs).splitlines()
-    labels = [line.partition("} ")[2] for line in lines if "{tab-item}" in line]
-    # A tab names the models that the claim was put to.
-    assert labels == [
-        "ViT-L (DINOv2): supported",
-        "DeiT-Ti: refuted",
-        "Synthetic models: supported",
-    ]
+    text = page(*runs)
+    places = [text.index(f"id='{place}'") for place in ("other", "none", "on-controls")]
+    assert places == sorted(places) and text.count("{dropdown} Tests and what was found") == 2
+    # A test of a model to which the claim is not put is not shown.
+    first = text.partition("## In other runs")[0]
+    assert "data-model='deit_tiny_patch16_224'" in first and "data-model='x'" not in first
     text = page(found(CLAIM, [], not_run={"a": "no"}))
-    assert "- `a`: no\n" in text and "{figure}" not in text and "{tab-set}" not in text
+    assert "Not run: `a`, no\n" in text and "{figure}" not in text
+
+
+@pytest.mark.parametrize(
+    ("figure", "unit", "text"),
+    [
+        ({"numbers": [0.0664], "unit": "", "text": "0.0664"}, "%", "6.64 %"),
+        ({"numbers": [0.5, 0.9], "unit": "", "text": "-"}, "share of images", "50 % to 90 %"),
+        ({"numbers": [83.0], "unit": "%", "text": "83 %"}, "%", "83 %"),
+        ({"numbers": [20.06], "unit": "", "text": "20.06"}, "nats", "20.06"),
+        ({"numbers": [], "unit": "", "text": "high"}, "%", "high"),
+    ],
+)
+def test_figures_of_the_paper_have_our_unit(figure, unit, text):
+    assert printed(figure, unit) == text
 
 
 def test_the_command_for_a_model_of_the_readers():
-    """With the images of the run, and nothing of a run on models that were trained here."""
+    """With images of the reader's, and nothing of a run on models that were trained here."""
     claim = PROJECT.registry["nr5-registers"]
     pretrained = {"models": ["vit_tiny"], "n": 7, "twins": [""], "dataset": "b c"}
     words = shlex.split(claim_page.yours(claim, "vit-tiny", pretrained))
     assert words[3:9] == ["run", claim.id, "--profile", "vit-tiny", "--run", "mine"]
     given = dict(word.split("=", 1) for word in words[10::2])
-    yours = {"models": '["YOUR_MODEL"]', "twins": '["THE_SAME_WITHOUT_REGISTERS"]'}
-    assert given == {"n": "7", "dataset": "b c"} | yours
+    assert given == {"n": "7"} | claim_page.YOURS
     words = shlex.split(claim_page.rerun(claim, "mine", pretrained))[8::2]
     for name, text in (word.split("=", 1) for word in words):
         assert parse(text, claim.parameters[name]) == pretrained[name]
@@ -160,4 +172,4 @@ def test_every_published_result_says_what_decided_it_and_how_to_run_it_again(boo
         if whole in ("supported", *NO):
             assert {*one.deciders} == {x for x, own in models.items() if x and own == whole}
         command = claim_page.rerun(claim, one.run, one.data["parameters"])
-        assert command.startswith(f"python -m helpers run {claim.id} --run {one.run}")
+        assert command.startswith(f".venv/bin/python -m helpers run {claim.id} --run {one.run}")
