@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 
 from helpers.book.book import Book
 from helpers.book.claims_table import first_sentence
+from helpers.book.criteria_log import difference
 from helpers.book.explore import PLACES
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
@@ -49,7 +50,7 @@ def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
         answers={place: answer for place, (answer, _, _) in parts.items()},
         readings={place: text for place, (_, _, text) in parts.items()},
         explore=PLACES.get(id), key_picture=key_picture, how_to_read=how_to_read,
-        limits=limits, rerun=rerun, yours=yours,
+        limits=limits, rerun=rerun, yours=yours, difference=difference,
     )  # fmt: skip
 
 

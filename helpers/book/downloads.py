@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 
+from helpers.book import criteria_log
 from helpers.book.book import Book
 from helpers.book.checkpoints import stored
 from helpers.book.finding import Finding
@@ -83,8 +84,8 @@ def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
 
 
 def write(target: Path, book: Book) -> None:
-    """Write into `target` the values with their dictionaries, and a folder for each run with the
-    result, the numbers of its images and the notebook of each claim.
+    """Write into `target` the values with their dictionaries, the log of criteria, and a folder for
+    each run with the result, the numbers of its images and the notebook of each claim.
     """
     target.mkdir(parents=True, exist_ok=True)
     runs = [*book.runs.values(), book.controls]
@@ -95,6 +96,7 @@ def write(target: Path, book: Book) -> None:
     names.assign(higher=higher).to_csv(target / "values.names.csv", **CSV)
     text = json.dumps(stored(book.project.root), ensure_ascii=False, allow_nan=False)
     (target / "checkpoints.json").write_text(text + "\n", encoding="utf-8")
+    criteria_log.table(book).to_csv(target / "criteria.csv", **CSV)
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
     for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):

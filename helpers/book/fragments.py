@@ -5,6 +5,7 @@ Each fragment is a template in `templates/fragments/`, and all are filled in fro
 Links lead from the folder `book/`.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
@@ -14,17 +15,14 @@ from typing import Any
 import yaml
 
 from helpers.book import checkpoints
-from helpers.book.board import column_of
 from helpers.book.book import KINDS, Book
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import environment, render
 from helpers.claims import history, statistics
 from helpers.claims.claim import STATUSES
 from helpers.claims.criteria import CONTROL
-from helpers.claims.history import Entry
-from helpers.claims.markdown import code
 
-_KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
+SEED = re.compile(r"-seed\d+$")  # ends the names of trainings that differ in nothing else
 
 
 def fragments(known: Mapping) -> dict[str, str]:
@@ -47,7 +45,6 @@ def values(book: Book) -> dict[str, Any]:
         "KINDS": KINDS,
         "SEEN": history.SEEN,
         "STATUSES": STATUSES,
-        "difference": difference,
         **checkpoints.values(book.project.root),
         **published(book.project.root),
         **_statistics(book),
@@ -71,32 +68,6 @@ def _judged(book: Book) -> list[tuple[Finding, str]]:
     return sorted(every, key=lambda one: group(one[1]) in TRAINED)
 
 
-# ---- Criteria and their history
-
-
-def difference(before: Entry | None, after: Entry) -> list[str]:
-    """What an entry says that the one before did not, a line for each kind; all where none is."""
-    lines = []
-    for kind, (gone, new) in history.changes(before, after).items():
-        word = _KINDS.get(kind, kind)
-        if kind == "expected":
-            lines.append(f"{word}: {_expected(before.expected if before else {}, after.expected)}")
-            continue
-        for how, criteria in ((", gone", gone), (", new" if before else "", new)):
-            if criteria:
-                lines.append(f"{word}{how}: {', '.join(map(code, criteria))}")
-    return lines or ["the same criterion, measured otherwise"]
-
-
-def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The expected verdicts that differ: `supported, before refuted, on control-clean`."""
-    groups: dict[str, list[str]] = {}
-    for control, verdict in after.items():
-        if (old := before.get(control)) != verdict:
-            groups.setdefault(f"{verdict}, before {old}," if old else verdict, []).append(control)
-    return "; ".join(f"{verdict} on {', '.join(controls)}" for verdict, controls in groups.items())
-
-
 # ---- Statistics
 
 
@@ -116,7 +87,7 @@ def _statistics(book: Book) -> dict[str, Any]:
     }
     models = list(dict.fromkeys(model for _, model in _judged(book)))
     papers = {name for paper in book.registry.papers.values() for name in paper.models.values()}
-    trained = Counter(map(group, dict.fromkeys(map(column_of, models))))
+    trained = Counter(map(group, {SEED.sub("", model) for model in models}))
     sizes = {x["name"]: x.get("parameters") for one in book.counted for x in one.stored.sources}
     return {
         "rows": rows,

@@ -22,7 +22,6 @@ CONTROLS = ("control-content", "control-position", "control-registers", "control
 CHAPTERS = ("book/claims",)
 PAGES = {
     "claims": "# All claims\n\n```{include} _generated/claims.md\n```\n",
-    "criteria-log": "# Log\n",
     "explore": "# Explore\n",
     "index": "# Small\n\nThe score is {{ v('mine', 'aa1-first', 'score', 'vit-a') }}.\n",
     "verdicts": "# Verdicts\n\n## As first written\n\n## Never seen to say yes\n",

@@ -58,3 +58,16 @@ def test_the_files_of_a_result_are_those_that_were_published(folder, book):
         assert (folder.parent / folder.name / page.removeprefix("data/")).is_file()
         assert f"href='../../{page}'" in macro("downloads", one, "../../")
     assert downloads.notebook_of("book/index") is None
+
+
+def test_the_log_of_criteria_has_every_entry_and_the_verdict_by_it(folder, book):
+    rows = table(folder, "criteria.csv")
+    entries = {id: [row for row in rows if row["claim"] == id] for id in book.log}
+    assert {id: len(own) for id, own in entries.items()} == {
+        id: len(own) for id, own in book.log.items()
+    }
+    for id, found in ((one.claim.id, one) for own in book.runs.values() for one in own.values()):
+        if entries[id][0]["run"] == found.run:
+            assert entries[id][0]["verdict"] == found.first
+            today = found.stored.today or found.stored
+            assert entries[id][-1]["verdict"] == today.verdict
