@@ -222,12 +222,10 @@ def _write_pages(
     known = fragments.values(book)
     tests = downloads.tests(known["rows"], known["corrected"])
     tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
-    card = (CHECKOUT / "helpers" / "weights" / "README.md").read_text(encoding="utf-8")
     texts = {
         **fragments.fragments(known),
         **explore.fragments(book.project.root, book.registry),
         "claims": table(book, readings),
-        "trained-models": card.partition("\n")[2].strip(),  # without its heading
     }
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)

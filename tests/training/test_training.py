@@ -345,5 +345,5 @@ def test_each_preset_stays_small_and_is_described(label, pytestconfig):
     if isinstance(recipe, Recipe):
         model = trained.build(recipe, 10)
         assert 2 * sum(value.numel() for value in model.state_dict().values()) < 4_000_000
-    page = (pytestconfig.rootpath / "book" / "trained-models.md").read_text()
+    page = (pytestconfig.rootpath / "training" / "README.md").read_text()
     assert f"\n| `{recipe_name(label).lower()}` | " in page
