@@ -13,7 +13,6 @@ import argparse
 import copy
 import ctypes
 import gc
-import io
 import itertools
 import json
 import math
@@ -28,14 +27,11 @@ from typing import Any
 
 import timm
 import torch
-from PIL import Image
 from timm.utils import AttentionExtract
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.capture import AttentionEntropy, ClsAttention, FinalTokens, PatchNorms, capture
 from helpers.files import write_text
-from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
 from helpers.run.provenance import provenance
 
@@ -44,8 +40,6 @@ ROOT = Path(__file__).parents[1]
 REDUCERS = (PatchNorms(), ClsAttention("all"), FinalTokens())
 CAPTURES = {"helpers": REDUCERS, "helpers, entropy": (AttentionEntropy(),)}
 METHODS = ("plain", *CAPTURES, "timm")
-SIZE = (500, 375)  # pixels of the photographs that are decoded: the usual size of ImageNet's
-SIDE = {"cpu": 2048, "cuda": 8192}  # of the matrices whose product shows what the device can do
 
 
 # ---- Methods
@@ -94,12 +88,11 @@ def prepared(name: str, backbone: Backbone, batch_size: int) -> Method:
     return batches
 
 
-def randomise(model: nn.Module, device: str = "cpu") -> nn.Module:
-    """Random weights that make varied attention, with LayerScale gammas near one, drawn on
-    `device`, where the model is."""
-    generator = torch.Generator(device).manual_seed(0)
+def randomise(model: nn.Module) -> nn.Module:
+    """Random weights that make varied attention, with LayerScale gammas near one."""
+    generator = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, generator=generator, device=device)
+        noise = torch.randn(p.shape, generator=generator)
         if p.dim() == 1 and name.endswith(("weight", "gamma")):
             p.data.copy_(1 + 0.1 * noise)
         elif p.dim() == 1 or "embed" in name or "token" in name:
@@ -112,12 +105,10 @@ def randomise(model: nn.Module, device: str = "cpu") -> nn.Module:
 # ---- Time and memory
 
 
-def timed(run: Callable[[], object], device: str) -> float:
-    """Seconds that `run` takes, until the device is done with it."""
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that `run` takes."""
     start = time.perf_counter()
     run()
-    if device != "cpu":
-        torch.cuda.synchronize(device)
     return time.perf_counter() - start
 
 
@@ -134,12 +125,8 @@ def allocate(keep: bool) -> None:
         library.mallopt(-1, 2**31 - 1 if keep else 2**17)  # M_TRIM_THRESHOLD
 
 
-def peak(run: Callable[[], object], device: str) -> float:
-    """The largest memory in MB while `run` runs: of the GPU, or of this process."""
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) / 1e6
+def peak(run: Callable[[], object]) -> float:
+    """The largest memory of this process in MB while `run` runs."""
     if (counter := Path("/proc/self/clear_refs")).exists():
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system
@@ -153,26 +140,6 @@ def resident() -> float:
     if not (status := Path("/proc/self/status")).exists():
         return math.nan
     return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6
-
-
-def photographs() -> list[io.BytesIO]:
-    """Eight JPEG files of `SIZE`."""
-    files = [io.BytesIO() for _ in range(8)]
-    for image, file in zip(load_images("photographs", 8), files, strict=True):
-        image.resize(SIZE, Image.Resampling.BICUBIC).save(file, "jpeg", quality=90)
-    return files
-
-
-def loading_rate(backbone: Backbone, model_rate: float) -> dict[str, Any]:
-    """How many photographs a second one core decodes and prepares, and how many cores the model's
-    own speed asks for."""
-    files = photographs()
-    count, start = 0, time.process_time()
-    while (spent := time.process_time() - start) < 1:
-        backbone.preprocess(Image.open(files[count % len(files)]))
-        count += 1
-    rates = {"images_per_s": three(count / spent), "cores": three(model_rate * spent / count)}
-    return rates | {"photographs": f"JPEG, {SIZE[0]} x {SIZE[1]} px"}
 
 
 def three(value: float) -> float:
@@ -207,10 +174,10 @@ def measure(
     # In every order in turn, so that none always comes after the same other one.
     orders = itertools.cycle(itertools.permutations(run))
     for name in itertools.chain.from_iterable(itertools.islice(orders, images // batch_size)):
-        seconds[name].append(timed(run[name], "cpu"))
+        seconds[name].append(timed(run[name]))
     allocate(keep=False)
     # The least of two: what else happens in a process only ever adds.
-    peaks = {name: min(peak(method, "cpu") for _ in range(2)) for name, method in run.items()}
+    peaks = {name: min(peak(method) for _ in range(2)) for name, method in run.items()}
 
     rows = []
     for name, times in seconds.items():
@@ -220,38 +187,16 @@ def measure(
             pairs = {key: (x, outputs["helpers"][key]) for key, x in outputs[name].items()}
             row["deviation"] = {key: deviation(*pair) for key, pair in pairs.items()}
         rows.append(row)
-    rate = rows[0]["images_per_s"]
     return {
         "model": model,
-        **described(backbone, pixels[:1], torch.float32, rate),
+        "parameters": backbone.parameters,
+        "image_size": list(backbone.image_size),
+        "tokens": backbone.layout.tokens,
         "images": images,
         "batch_size": batch_size,
         "threads": torch.get_num_threads(),
         "plain_mb": round(peaks["plain"] - before, 1),
-        "loading": loading_rate(backbone, rate),
         "rows": rows,
-    }
-
-
-def described(backbone: Backbone, pixels: Tensor, dtype: torch.dtype, rate: float) -> dict:
-    """A model, and what share of its device's arithmetic it reaches at `rate` images a second.
-
-    The most that it could reach is that of a product of large matrices. `pixels` are one image.
-    """
-    device = str(pixels.device)
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        backbone(pixels)
-    flop, side = counter.get_total_flops(), SIDE[pixels.device.type]
-    a = torch.randn(side, side, device=device, dtype=dtype)
-    most = 2 * side**3 / min([timed(lambda: a @ a, device) for _ in range(6)][1:])
-    return {
-        "dtype": str(dtype).removeprefix("torch."),
-        "parameters": backbone.parameters,
-        "image_size": list(backbone.image_size),
-        "tokens": backbone.layout.tokens,
-        "gflop_per_image": round(flop / 1e9, 2),
-        "ceiling_gflop_per_s": round(most / 1e9),
-        "share_of_ceiling": round(rate * flop / most, 3),
     }
 
 
@@ -276,9 +221,9 @@ def deviation(value: Tensor, expected: Tensor) -> float:
     return float(f"{gap / most:.2g}") if most else gap
 
 
-def machine(device: str) -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Where something is measured, and by which code."""
-    about = provenance(ROOT, device)
+    about = provenance(ROOT, "cpu")
     about["versions"] = {"torch": torch.__version__, "timm": timm.__version__}
     return {x: about[x] for x in ("device", "energy_kw", "versions", "git_revision", "git_dirty")}
 
@@ -293,7 +238,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     options = vars(parser.parse_args())
     path = options.pop("json")
-    result = machine("cpu") | measure(**options)
+    result = machine() | measure(**options)
     write_text(path, json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
         print(*(f"{name} {value}" for name, value in row.items()), sep="  ")

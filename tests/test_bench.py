@@ -17,11 +17,6 @@ def test_each_method_is_a_row_and_timm_gives_the_same_numbers():
         assert 0 < row["quartiles"][0] <= row["ratio"] <= row["quartiles"][1]
     assert set(rows["timm"]["deviation"]) == {"patch_norms", "cls_attention", "final_tokens"}
     assert max(rows["timm"]["deviation"].values()) < 1e-5
-    # 12 blocks: qkv and projection 4 w^2, MLP 8 w^2, attention 2 t w, for each of t tokens;
-    # embedding of 16 patches; head.
-    t, w = 17, 192
-    flop = 2 * (12 * (t * 12 * w**2 + 2 * t * t * w) + 16 * 768 * w + 1000 * w)
-    assert found["gflop_per_image"] == pytest.approx(flop / 1e9, abs=0.006)
 
 
 @pytest.mark.slow  # a busy machine measures itself
@@ -45,7 +40,7 @@ def test_memory_does_not_grow_with_the_images():
     def memory(n, reducer):
         many = pixels.expand(n, -1, -1, -1)
         run = lambda: capture(backbone, many, [reducer], batch_size=16, progress=False)  # noqa: E731
-        return min(bench.peak(run, "cpu"), bench.peak(run, "cpu"))
+        return min(bench.peak(run), bench.peak(run))
 
     small, large = (memory(n, PatchNorms(-1)) for n in (64, 1024))
     assert large - small < 4  # MB

@@ -23,7 +23,6 @@ from helpers.book.finding import Finding
 from helpers.book.render import macro, raw, render
 from helpers.book.template_values import TemplateValues
 from helpers.claims.project import Project
-from helpers.claims.registry import CHECKOUT
 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores

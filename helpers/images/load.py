@@ -61,7 +61,7 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
       the column 'sequence'.
 
     Args:
-        name: as on the page Models and data.
+        name: as the page *Reproduce, data, cite* lists them.
         n: number of images; needed for scenes, 'quiet' and 'broadcast', which have no end.
         seed: of the choice; for what is drawn, of the drawing.
 
