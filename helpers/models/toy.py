@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+NAME, TASK = "toy-transformer", "toy task"  # as results call them
 TOKENS, CONTENT, WIDTH, HIDDEN = 8, 24, 64, 128  # of input, token, model and MLP
 BATCH, RATE, WARM_UP, CLIP = 32, 6e-3, 100, 1.0  # inputs, learning rate, steps, gradient norm
 SPREAD = 0.5  # standard deviation of a new position embedding or register
