@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from nbformat import NotebookNode
 
-from helpers.book.book import Book
+from helpers.book.book import ANSWERED, Book
 from helpers.book.claims_table import first_sentence
 from helpers.book.criteria_log import difference
 from helpers.book.explore import PLACES
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
 from helpers.claims.claim import NOT_COMPARED, Claim
-from helpers.claims.criteria import CONTROL, NO_YES
+from helpers.claims.criteria import CONTROL
 from helpers.claims.markdown import code, inert
 from helpers.names import plural
 
@@ -28,6 +28,8 @@ DECIDING = {
     *("tt4-domains", "tt5-positions", "de1-distribution", "de2-cosines", "de4-gaps", "de5-cosine"),
     "xx9-trainings",
 }
+SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')  # width and height of an SVG
+TALL = 1.3  # height over width from which a figure is shown as large as it was drawn
 SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
 NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a link to a notebook
@@ -63,17 +65,14 @@ def limits(found: Finding, doubtful: bool) -> str:
     sources = [one for one in result.sources if one["name"] in tested]
     images = [f"{plural(one['n'], 'image')} of {code(one['name'])}" for one in sources]
     theirs = {*claim.source.models.values()}
-    others = "; not on the paper's own models" if theirs.isdisjoint(result.by_model) else ""
-    measured = " with ".join(filter(None, [inert(found.models), " and ".join(images)]))
+    others = "; none of the paper's own models" if theirs.isdisjoint(result.by_model) else ""
+    measured = ", on ".join(filter(None, [inert(found.models), " and ".join(images)]))
     verdict, compared = result.shown[""], result.compared
     why = first_sentence(compared.why) if compared.status == NOT_COMPARED else ""
-    if doubtful and verdict in NO_YES:
-        why = f"The test [never said yes]({NEVER}) on a reference model, so a *no* may be its own."
-    elif doubtful and verdict == "supported":
-        why = (
-            f"The test [never said yes]({NEVER}) on a reference model, so this *yes* is unchecked."
-        )
-    return f"Measured on {measured}{others if claim.source.bib else ''}. {why}".strip()
+    if doubtful and verdict in ANSWERED:
+        unsure = "this *yes* is unchecked" if verdict == "supported" else "a *no* may be its own"
+        why = f"The test {NEVER}, so {unsure}."
+    return f"We measured {measured}{others if claim.source.bib else ''}. {why}".strip()
 
 
 def how_to_read(found: Finding) -> str:
@@ -126,7 +125,9 @@ def key_picture(found: Finding, figure: str = "") -> dict | None:
         about = cell.metadata.get("mystnb", {})
         for output in cell.get("outputs", ()):
             if SVG in output.get("data", {}) and figure in ("", name(cell)):
+                size = SIZE.search(output.data[SVG])
                 return {
+                    "tall": bool(size and float(size[2]) > TALL * float(size[1])),
                     "name": f"{'.'.join(filter(None, (found.claim.id, found.anchor, figure)))}.svg",
                     "content": output.data[SVG],
                     "alt": about.get("image", {}).get("alt", ""),

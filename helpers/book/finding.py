@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from helpers.book.render import TRAININGS, counted
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import CONTROL, NO, NOT_TESTED, SHOWN
 from helpers.claims.history import Entry, first_verdict, mark
@@ -43,7 +44,6 @@ class Decision(Judgement):
     role: str  # 'tests', 'applies' (the model is not judged) or 'needs' (one model must pass it)
     reported: Sequence[Mapping]  # the paper's figures, of the same model if there are any
     name: str  # of the model on pages
-    concerned: bool  # whether the claim is put to the model, or to none
 
     @property
     def term(self) -> Term:
@@ -124,6 +124,16 @@ class Finding:
         return bool(self.tested) and self.stored.shown[""] in SHOWN[:4]
 
     @property
+    def tests(self) -> list[Decision]:
+        """The rows of models to which the claim is put. Where it is put to none, those that a
+        measurement shows, and not what a model is by construction.
+        """
+        aside = "not applicable"
+        if self.result.shown[""] == aside:
+            return [row for row in self.rows if row.value and row.value.n]
+        return [row for row in self.rows if row.verdict != aside]
+
+    @property
     def place(self) -> str:
         """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
         return f"own/{self.run}" if self.kind == "own" else self.run
@@ -161,14 +171,17 @@ class Finding:
                 figures = [one for one in figures if one["checkpoint"] == model] or figures
                 value = criterion.judged_by(test, values)
                 judged = (self.claim.values_of, self.run, model, test, value)
-                is_put = shown[model] != "not applicable" or shown[""] == shown[model]
-                about = (shown[model], decides, role, figures, self.names[model], is_put)
+                called = self.names[model]
+                if value and counted(value, term(self.claim.values_of, name)) == TRAININGS:
+                    called = called.partition(", seed ")[0]
+                about = (shown[model], decides, role, figures, called)
                 yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]
         sign = (-1 if whole in NO else whole == "supported") * row.decides
-        return not row.concerned, not row.decides, sign * row.clearness if sign else 0
+        aside = row.verdict == "not applicable" != whole
+        return aside, not row.decides, sign * row.clearness if sign else 0
 
 
 def _reported(claim: Claim, result: Result) -> list[dict]:
