@@ -7,20 +7,17 @@ that lies behind it.
 
 PATIENCE = 180_000  # ms: a busy machine is no error
 
-# After MathJax has finished and every image has been asked to load: formulas that were not drawn,
-# pictures that are empty or have no text, and by how much the page is wider than the window.
+# After every image has been asked to load: formulas that were not drawn, pictures that are empty
+# or have no text, and by how much the page is wider than the window.
 OBSERVE = """async () => {
-  await (window.MathJax?.startup?.promise ?? Promise.resolve());
   const images = [...document.images];
   for (const image of images) image.loading = "eager";
   await Promise.all(images.map((image) => image.decode().catch(() => null)));
   const start = (node) => node.outerHTML.slice(0, 200);
   const plain = [...document.querySelectorAll(".math")]
-    .filter((node) => !node.querySelector("mjx-container"));
-  // An error is an element of its own; an unknown macro is only drawn in red.
-  const broken = [...document.querySelectorAll("mjx-merror, mjx-container [style*='red']")];
+    .filter((node) => !node.querySelector("math")?.getBoundingClientRect().width);
   return {
-    formulas: [...plain, ...broken].map(start),
+    formulas: plain.map(start),
     pictures: images.filter((image) => !image.naturalWidth || !image.alt.trim()).map(start),
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   };
@@ -62,7 +59,7 @@ CONTRAST = """([root, themes]) => {
       const node = walker.currentNode.parentElement;
       if (!walker.currentNode.data.trim() || seen.has(node)) continue;
       seen.add(node);
-      if (node.closest("script, style, noscript, title, mjx-assistive-mml, option, [disabled]")) continue;
+      if (node.closest("script, style, noscript, title, option, [disabled]")) continue;
       if (!node.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) continue;
       const style = getComputedStyle(node);
       const drawn = node.ownerSVGElement !== undefined && node.ownerSVGElement !== null;

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from fontTools.subset import Subsetter
 from fontTools.ttLib import TTFont
 from markupsafe import Markup, escape
@@ -19,9 +20,8 @@ from sphinx.environment import BuildEnvironment
 from helpers.book.downloads import notebook_of
 from helpers.claims.registry import load_registry
 
-# Neither keeps anything from one page to the next while pages are read and written; both only omit
-# to say so.
-PARALLEL = ("sphinx_multitoc_numbering", "sphinx-mathjax-offline")
+# It keeps nothing from one page to the next while pages are read and written, and omits to say so.
+PARALLEL = "sphinx_multitoc_numbering"
 SCORER = Path(__file__).with_name("templates") / "search.js"
 PREVIEW = "_static/preview.png"  # what a shared link shows
 SHORT, LONG = 40, 200  # letters, at least and at most, of the description of a page
@@ -37,15 +37,24 @@ ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\(\w+)"\}')
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect with Sphinx."""
     parallel = {"parallel_read_safe": True, "parallel_write_safe": True}
-    for name in PARALLEL:
-        if name in app.extensions:
-            vars(app.extensions[name]).update(parallel)
+    if PARALLEL in app.extensions:
+        vars(app.extensions[PARALLEL]).update(parallel)
+    app.add_html_math_renderer("mathml", (_math, None), (_math, None))
     app.config.html_search_scorer = str(SCORER)  # claims come first
     app.connect("autodoc-skip-member", _skip)
     app.connect("env-updated", _searched)
     app.connect("html-page-context", _page, priority=900)
     app.connect("build-finished", _lighten)
     return parallel
+
+
+def _math(translator: Any, node: nodes.math | nodes.math_block) -> None:
+    """A formula as MathML, which browsers draw without a script."""
+    is_block = isinstance(node, nodes.math_block)
+    tag = "div" if is_block else "span"
+    formula = tex2mathml(node.astext(), as_block=is_block)
+    translator.body.append(f"<{tag} class='math'>{formula}</{tag}>")
+    raise nodes.SkipNode
 
 
 def _searched(app: Sphinx, env: BuildEnvironment) -> None:
