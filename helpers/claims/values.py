@@ -289,12 +289,13 @@ class Values(list[Value]):
 
         Args:
             names: how the legend calls a value -> its name, in which {} stands for the number of
-                registers of the family. Those that no family has are left out.
+                registers of the family; "" keeps a colour free. Those that no family has are left
+                out.
             families: a row each, under its title.
             label: of the axis; that of the first value, of whatever state, unless given.
         """
         groups, reference = self._of_families(names, families)
-        groups = {legend: values for legend, values in groups.items() if any(values)}
+        groups = {x: values for x, values in groups.items() if any(values) or not names[x]}
         quantity = next(iter(names.values())).rpartition("_")[0]
         label = label or axis_label(term(self.claim.id, quantity))
         figures.compared(groups, ax, label, **reference)
@@ -315,7 +316,7 @@ class Values(list[Value]):
         families: Families,
         quantities: Sequence[str],
         axes: Iterable[Any] | None = None,
-        labels: Mapping[str, str] = MappingProxyType({}),
+        legend: bool = True,
     ) -> None:
         """Draw quantities of each family, a panel each, with a colour for each state in all panels
         and one legend.
@@ -326,7 +327,7 @@ class Values(list[Value]):
             families: a row each.
             quantities: how the names of values begin.
             axes: one a quantity; new ones unless given.
-            labels: quantity -> what its axis is called, where its term does not say it.
+            legend: whether the first panel names the states.
         """
         axes = figures.rows(len(quantities)).flat if axes is None else axes
         panels = [
@@ -335,8 +336,8 @@ class Values(list[Value]):
         ]
         used = [x for x in states if any(any(groups[x]) for groups, _ in panels)]
         for ax, quantity, (groups, reference) in zip(axes, quantities, panels, strict=True):
-            label = labels.get(quantity) or axis_label(term(self.claim.id, quantity))
-            groups, named = {x: groups[x] for x in used}, quantity == quantities[0]
+            groups, label = {x: groups[x] for x in used}, axis_label(term(self.claim.id, quantity))
+            named = legend and quantity == quantities[0]
             figures.compared(groups, ax, label, named=named, **reference)
 
     def by_value(

@@ -9,7 +9,6 @@ from helpers.figures.comparisons import (
     compared_settings,
     forest,
     heat_maps,
-    sweep,
     verdict_tables,
 )
 from helpers.figures.curves import (
@@ -52,7 +51,6 @@ from helpers.figures.style import (
     STYLE,
     TICKS,
     VERDICTS,
-    lines,
     name_beside,
     rows,
 )

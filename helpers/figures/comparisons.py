@@ -178,16 +178,7 @@ def sweep(
     ylabel: str = "",
     largest: float | None = None,
 ) -> Axes:
-    """A heat map with its numbers in the cells; nan is left blank.
-
-    Args:
-        table: (row, column).
-        rows, columns: their names.
-        ax: to draw on.
-        label: of the colour bar.
-        xlabel, ylabel: of the axes.
-        largest: end of a colour scale from 0 that several tables share.
-    """
+    """One panel of `heat_maps`, with its numbers in the cells; `largest` ends a shared scale."""
     import seaborn as sns  # here, since it takes half a second to import
 
     names = [wrapped(name) for name in shortened(rows)]
@@ -274,12 +265,14 @@ def heat_maps(
     label: str = "",
     xlabel: str = "",
 ) -> np.ndarray:
-    """`sweep` of several tables with the same names, on one colour scale from 0.
+    """Tables with the same names as heat maps, on one colour scale from 0.
 
     Args:
         tables: title -> (row, column), nan where there is no number.
-        rows, columns, label, xlabel: as in `sweep`.
+        rows, columns: their names.
         axes: at least one a table, any shape; the rest are left empty.
+        label: of the colour bar.
+        xlabel: of the columns.
     """
     axes = many(axes, len(tables), 2, each=2.9)
     panels = np.ravel(axes)

@@ -86,11 +86,6 @@ def rows(
     return plt.subplots(count, columns, figsize=(width, more + each * count), squeeze=False)[1]
 
 
-def lines(count: int, each: float = 0.8, more: float = 0.8) -> Axes:
-    """One axis of a new figure, `each` inches for each of `count` names and `more` around them."""
-    return plt.subplots(figsize=(WIDTH, more + each * count))[1]
-
-
 def one(ax: Axes | None, height: float = 3.3) -> Axes:
     """The axis that was given, else that of a new figure of this height in inches."""
     return rows(1, each=height)[0, 0] if ax is None else ax
@@ -152,7 +147,7 @@ def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
     ax.set_ylim(max(len(names), 1) - 0.5, -0.5)  # one empty row where there is no model
     ax.grid(axis="y", alpha=0.3)
     longest = max((name.count("\n") for name in names), default=0)
-    make_room(ax, len(names) * max(longest + 1.5, lines) * 0.16)
+    make_room(ax, len(names) * max(longest + 1.5, lines) * 0.19)
 
 
 def draw_interval(ax: Axes, value, position: float, **drawing) -> None:

@@ -130,8 +130,8 @@ def test_families_are_drawn_under_their_titles(monkeypatch):
     name = "registers-mean-reg4"
     family = Family(name, {(4, 0): name, (4, 1): f"{name}-seed1"}, end="_beside")
     values.add(name, {"accuracy_4_beside": 50.0})
-    names = {"after": "accuracy_{}", "before": "accuracy_before"}
+    names = {"after": "accuracy_{}", "before": "accuracy_before", "none": ""}
     values.compared_families(names, Families([family]))
     (value,) = drawn.pop("after")
-    assert not drawn and value.value == 50
+    assert drawn == {"none": [None]} and value.value == 50
     assert value.model == "ViT-Ti, PH-Reg target, 4 reg., 2 trainings"

@@ -262,7 +262,7 @@ def sweep():
     table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
     ax = plt.subplots()[1]
     names = "CorLoc (%)", "patches", "model"
-    return figures.sweep(table, LONG[:2], (25, 50, 100), ax, *names)
+    return comparisons.sweep(table, LONG[:2], (25, 50, 100), ax, *names)
 
 
 @example
@@ -437,6 +437,15 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
         assert min(text.get_fontsize() for text in texts) / 72 * 350 / width >= 9
 
 
+def test_names_of_curves_lie_where_these_end_and_apart():
+    ax = DRAWN["coinciding"]()
+    (side,) = ax.child_axes
+    first, apart, second = side.get_yticks()
+    assert apart == pytest.approx(0.3) and first == pytest.approx(0.9, abs=0.1)
+    points = ax.transData.transform([(0, first), (0, second)])[:, 1]
+    assert points[1] - points[0] > 9.5 / 72 * ax.figure.dpi  # the height of their letters
+
+
 def test_norms_are_counted_in_shares():
     told = shown(DRAWN["norm_histogram"]())
     assert told["lines"] == [{"x": [100, 100], "y": [0, 1]}]
@@ -466,7 +475,7 @@ def test_verdicts_are_told_apart_by_shape_and_colour():
 def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
     table = np.linspace(0, 0.98, 3 * columns).reshape(3, -1)
     with plt.rc_context(figures.STYLE):
-        ax = figures.sweep(table, ["q", "k", "v"], range(columns), plt.subplots()[1])
+        ax = comparisons.sweep(table, ["q", "k", "v"], range(columns), plt.subplots()[1])
         ax.figure.draw_without_rendering()
     for text, colour in zip(ax.texts, ax.collections[0].get_facecolors(), strict=True):
         middle = np.array(text.get_position())
