@@ -28,7 +28,7 @@ TRAINED = {
         "models trained on tasks that need an attention sink, a token that draws much attention",
     ),
 }
-SYNTHETIC, NAMED = "Synthetic models", 3  # what controls are called together; how many are named
+SYNTHETIC, NAMED = "Reference models", 3  # what controls are called together; how many are named
 
 
 def group(model: str) -> str:

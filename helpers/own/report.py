@@ -187,7 +187,7 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
             axis = figures.rows(1, each=3.3)[0, 0]
             curves, caption = dict(d.sinks.received), "Which tokens the queries attend to"
             if "moved" in d.states and d.states["moved"].received:
-                curves["former outliers, moved"] = d.states["moved"].received
+                curves["former outliers, shifted"] = d.states["moved"].received
                 caption += ", and what the outliers together get once the neurons are shifted"
             figures.block_curves(curves, axis, "share of all attention\nin the block")
             caption += ": mean over heads, with intervals."
