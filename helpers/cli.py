@@ -253,7 +253,7 @@ def show(project, id, values):
         return
     cells = read_notebook(project.source(id)).cells
     (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
-    print(f"\nnotebook: {claim.notebook}\n\nparameters, of the run on the reference models:\n{source}")
+    print(f"\nnotebook: {claim.notebook}\n\nparameters, on the reference models:\n{source}")
     for profile, values in claim.profiles.items():
         print(f"\nprofile {profile} (`run {id} --run {profile}`):")
         print(*(f"{name} = {value!r}" for name, value in values.items()), sep="\n")
