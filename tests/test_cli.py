@@ -120,7 +120,7 @@ REFUSED = {
     "edit control-clean --out x --neurons 7": "'7'",
     "diagnose control-clean control-position --out x": "--out",
     "diagnose vit_nothing": "vit_nothing",
-    "diagnose _toc.yml": "file:_toc.yml@ARCH",
+    "diagnose notebooks/profiles.yml": "file:notebooks/profiles.yml@ARCH",
     "diagnose control-clean --images nothing": "nothing",
     "diagnose control-clean --images scenes -n 3": "3 images",
 }
