@@ -101,7 +101,7 @@ class Finding:
         models = list(dict.fromkeys([*values, *self.result.not_run]))
         self.names = dict(zip(models, short_names(models), strict=True))
         self.names |= {x: f"{self.names[x]} {REGISTER}" for x in self.result.edited}
-        self.reported = _reported(claim, self.result)
+        self.reported = _reported(claim)
         whole = self.result.shown[""]
         self.lacking = claim.criterion.lacking(values) if whole == NOT_TESTED else []
         rows = (row for model in self.result.models for row in self._rows(model))
@@ -184,21 +184,18 @@ class Finding:
         return aside, not row.decides, sign * row.clearness if sign else 0
 
 
-def _reported(claim: Claim, result: Result) -> list[dict]:
+def _reported(claim: Claim) -> list[dict]:
     """The paper's figures: as the registry has them, `checkpoint`, `ours` (the name of our value),
-    `text` (as printed), `numbers` (in our unit), and `beside`, our values or why there is none.
+    `text` (as printed), and `numbers` (in our unit).
     """
     figures = []
     for row in claim.reported:
-        figure = {"ours": row["name"], "note": "", "without": "", **row}
         printed = row.get("range") or ([row["value"]] if "value" in row else [])
         text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
-        model = claim.source.models.get(row["model"], "")
-        ours = [value for value in result.values if value.name == figure["ours"]]
-        same = [value for value in ours if value.model == model]
         figures.append({
-            **figure, "checkpoint": model, "text": f"{text} {row['unit']}".strip(),
+            "ours": row["name"], "note": "", "without": "", **row,
+            "checkpoint": claim.source.models.get(row["model"], ""),
+            "text": f"{text} {row['unit']}".strip(),
             "numbers": [SCALES.get(row["unit"], 1.0) * x for x in printed],
-            "beside": figure["without"] or same or ours,
         })  # fmt: skip
     return figures
