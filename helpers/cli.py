@@ -477,7 +477,7 @@ def diagnose(
 @click.argument("name", metavar="MODEL")
 @_for_models
 @click.option("--neurons", callback=_neurons, metavar="B:U,B:U", help="block:unit, from 0")
-@click.option("--auto", is_flag=True, help="those that `diagnose` would move")
+@click.option("--auto", is_flag=True, help="those that `diagnose` would shift")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
 @click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")

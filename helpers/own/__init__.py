@@ -1,4 +1,4 @@
-"""One model examined for outlier tokens: what it has, what writes them, and what moving them
+"""One model examined for outlier tokens: what it has, what writes them, and what shifting them
 changes.
 """
 

@@ -1,4 +1,4 @@
-"""What outlier tokens one model has, what writes them, and what moving them changes.
+"""What outlier tokens one model has, what writes them, and what shifting them changes.
 
 Every other image is searched for register neurons and places; what is said of these was measured
 on the rest. Norms are L2 norms of the residual stream after a block, before the final LayerNorm.

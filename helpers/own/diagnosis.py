@@ -10,7 +10,7 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import FEW, Firing
 from helpers.measures.stats import Estimate
 
-REMEDY = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
+REMEDY = 0.5  # of the images with outliers: where shifting leaves more, it is no remedy
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from helpers.own.diagnose import UNNAMED
 from helpers.own.diagnosis import Diagnosis
 
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
-MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
+MOST_LOST = 0.9  # agreement with the unedited model below which shifting neurons costs too much
 DETAILS = (  # fields of a diagnosis that its JSON gives in full
     "images", "tested", "images_with_outliers", "rules", "outliers_per_image",
     "largest_over_median", "channels", "sinks", "by_image", "place", "neurons", "states",
@@ -112,7 +112,7 @@ def advice(d: Diagnosis, model: str = "") -> list[str]:
 
 
 def remedy(d: Diagnosis, model: str = "") -> str:
-    """The command that moves the neurons, or three lines of Python where `edit` cannot write the
+    """The command that shifts the neurons, or three lines of Python where `edit` cannot write the
     model; '' where none are to be moved.
 
     `model` is its name with the folder in which it lies; the diagnosis has the name alone.
