@@ -36,9 +36,10 @@ NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a lin
 NEVER = "[never said yes](../verdicts.md#never-seen-to-say-yes) on a reference model"
 # Parameters that name a model or images -> what a reader puts there.
 YOURS = {
-    "models": '["YOUR_MODEL"]',
-    "twins": '["THE_SAME_WITHOUT_REGISTERS"]',
+    "models": "YOUR_MODEL",
+    "twins": "THE_SAME_WITHOUT_REGISTERS",
     "dataset": "folder:PATH",
+    "datasets": '[["folder:PATH", "folder:PATH", ""], ["folder:OTHER", "folder:OTHER", ""]]',
 }
 
 
@@ -87,18 +88,16 @@ def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
     return shlex.join([*RUN, claim.id, "--run", run, *_given(claim, run, parameters)])
 
 
-def yours(claim: Claim, run: str, parameters: Mapping) -> str:
-    """The same command for a model and images of the reader's; '' of a run on models that were
-    trained here, which answers nothing of another.
+def yours(claim: Claim, parameters: Mapping) -> str:
+    """The command for a model and images of the reader's; '' of a run on models that were trained
+    here, which answers nothing of another.
     """
     models = parameters.get("models", ())
     if all(model.startswith(CONTROL) or group(model) in TRAINED for model in models):
         return ""
-    profile = ["--profile", run] if run in claim.profiles else []
-    new = ["--run", "mine" if run != "mine" else "mine-2"]
-    others = {name: value for name, value in parameters.items() if name not in YOURS}
-    own = [x for name in YOURS if name in claim.parameters for x in ("-p", f"{name}={YOURS[name]}")]
-    return shlex.join([*RUN, claim.id, *profile, *new, *_given(claim, run, others), *own])
+    given = [f"{name}={value}" for name, value in YOURS.items() if name in claim.parameters]
+    command = shlex.join([*RUN, claim.id, "--run", "mine"])
+    return " ".join([command, *(f"-p {shlex.quote(x)}" for x in given)])
 
 
 def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:

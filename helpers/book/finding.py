@@ -140,7 +140,7 @@ class Finding:
 
     @property
     def anchor(self) -> str:
-        """What an address of the claim's page ends with after `#`, to open its tab."""
+        """What an address of the claim's page ends with after `#`, to lead to it."""
         return self.place.replace("/", "-")
 
     @property
