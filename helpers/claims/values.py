@@ -295,7 +295,7 @@ class Values(list[Value]):
             label: of the axis; that of the first value, of whatever state, unless given.
         """
         groups, reference = self._of_families(names, families)
-        groups = {x: values for x, values in groups.items() if any(values) or not names[x]}
+        groups = {x: values for x, values in groups.items() if values or not names[x]}
         quantity = next(iter(names.values())).rpartition("_")[0]
         label = label or axis_label(term(self.claim.id, quantity))
         figures.compared(groups, ax, label, **reference)
@@ -308,6 +308,7 @@ class Values(list[Value]):
                 full = name.format(family.counts[-1]) + family.end
                 groups[legend] += self.of(full, [family.name], {family.name: family.title})
                 shown.add(full)
+        groups = {legend: values if any(values) else [] for legend, values in groups.items()}
         return groups, self._reference(shown, None)
 
     def compared_states(
@@ -334,7 +335,7 @@ class Values(list[Value]):
             self._of_families({x: f"{quantity}_{end}" for x, end in states.items()}, families)
             for quantity in quantities
         ]
-        used = [x for x in states if any(any(groups[x]) for groups, _ in panels)]
+        used = [x for x in states if any(groups[x] for groups, _ in panels)]
         for ax, quantity, (groups, reference) in zip(axes, quantities, panels, strict=True):
             groups, label = {x: groups[x] for x in used}, axis_label(term(self.claim.id, quantity))
             named = legend and quantity == quantities[0]

@@ -96,7 +96,7 @@ def compared(
 
     Args:
         groups: group -> one value a model, the same models in the same order in all groups; None in
-            place of a value leaves the place empty.
+            place of a value leaves the place empty. A group without values has its colour alone.
         label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
         legend: what the line is called; that it is a reference, unless given.
@@ -105,20 +105,19 @@ def compared(
     Raises:
         ValueError: the groups differ in their models.
     """
-    rows = [
-        row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)
-    ]
-    ax = one(ax, 0.8 + 0.2 * len(rows) * len(groups))
+    drawn = [group for group, values in groups.items() if values]
+    rows = [row for row in zip(*map(groups.get, drawn), strict=True) if any(row)]
+    ax = one(ax, 0.8 + 0.2 * len(rows) * len(drawn))
     if not rows:
         return say(ax, "There is nothing to draw: no model has these values.")
     for row in rows:
         if len(models := {value.model for value in row if value is not None}) > 1:
             raise ValueError(f"one row of the groups holds {', '.join(sorted(models))}")
-    drawn = [group for group, values in groups.items() if any(values)]
+    columns = dict(zip(drawn, zip(*rows, strict=True), strict=True))
     handles = []
-    for i, (group, colour, marker) in enumerate(cycled(groups, COLOURS, MARKERS)):
+    for group, colour, marker in cycled(groups, COLOURS, MARKERS):
         handles.append(key(group, linestyle="", color=colour, marker=marker))
-        for position, value in enumerate(row[i] for row in rows):
+        for position, value in enumerate(columns.get(group, ())):
             if value is None:
                 continue
             position += (drawn.index(group) - (len(drawn) - 1) / 2) * 0.64 / len(drawn)
