@@ -67,6 +67,7 @@ def response(
     reference: float | None = None,
     marked: Mapping[float, str] = MappingProxyType({}),
     legend: bool = True,
+    log: bool = False,
 ) -> Axes:
     """Curves with their intervals as bands, one colour and marker a curve.
 
@@ -78,6 +79,7 @@ def response(
         reference: drawn as a horizontal dashed line.
         marked: x -> what is written below its tick.
         legend: whether the curves are named.
+        log: whether the scale of values is logarithmic.
     """
     ax = one(ax)
     if not curves:
@@ -112,6 +114,8 @@ def response(
         ax.set_xticks(places, [f"{x:g}\n{marked.get(x, '')}".strip() for x in places])
     elif all(x.is_integer() for x in places):
         ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
+    if log:
+        log_axis(ax, "y")
     low, high = ax.get_ylim()
     middle, reach = (low + high) / 2, FLAT * max(abs(low), abs(high))
     if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
@@ -208,18 +212,19 @@ def responses(
     xlabel: str = "",
     ylabel: str = "",
     marked: Mapping[float, str] = MappingProxyType({}),
+    log: bool = False,
 ) -> np.ndarray:
     """`response`, one panel a model under its name, on one scale of values.
 
     Args:
         curves: model -> name -> (x, values, low, high).
         axes: one a model, any shape.
-        xlabel, ylabel, marked: as in `response`.
+        xlabel, ylabel, marked, log: as in `response`.
     """
     axes = many(axes, len(curves), each=2.4)
     panels = np.ravel(axes)
     for ax, (model, drawn) in zip(panels, curves.items(), strict=True):
-        response(drawn, ax, xlabel, ylabel, marked=marked, legend=False)
+        response(drawn, ax, xlabel, ylabel, marked=marked, legend=False, log=log)
         write(ax.title, model, 60)
     lows, highs = zip(*(ax.get_ylim() for ax in panels), strict=True)
     for ax in panels:
@@ -247,6 +252,7 @@ def sorted_images(
     ylabel: str = "",
     reference: float | None = None,
     points: int = 51,
+    log: bool = False,
 ) -> Axes:
     """One number an image, the images sorted by it, from 0 to 100 % of them.
 
@@ -257,9 +263,11 @@ def sorted_images(
         ylabel: of the numbers.
         reference: drawn as a horizontal dashed line.
         points: quantiles of a curve.
+        log: as in `response`.
     """
     curves = {}
     for name, x in per_image.items():
         levels = torch.linspace(0, 1, points, dtype=x.dtype)
         curves[name] = (100 * levels, x.nanquantile(levels), None, None)
-    return response(curves, ax, "images (%), from the lowest to the highest", ylabel, reference)
+    xlabel = "images (%), from the lowest to the highest"
+    return response(curves, ax, xlabel, ylabel, reference, log=log)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from helpers.figures.style import (
     COLOURS,
     DASHES,
+    GREY,
     NORM,
     REFERENCE,
     add_legend,
@@ -31,6 +32,7 @@ def norm_histogram(
     thresholds: Mapping[str, float] = MappingProxyType({}),
     ax: Axes | None = None,
     rule: str = "",
+    medians: float = 0,
 ) -> Axes:
     """Share of patch tokens per norm, one outline a model, with its outlier threshold dashed.
 
@@ -39,6 +41,7 @@ def norm_histogram(
         thresholds: model -> outlier threshold; a model may lack one.
         ax: to draw on; both axes are logarithmic.
         rule: how the thresholds were found, such as 'percentile:98', for the legend.
+        medians: so many of a model's medians are marked above, in its colour.
     """
     ax = one(ax)
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
@@ -56,8 +59,17 @@ def norm_histogram(
     log_axis(ax, "x")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}"))
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
-    threshold = [key(label, **REFERENCE)] if thresholds else []
-    add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
+    handles = ax.get_legend_handles_labels()[0]
+    handles += [key(label, **REFERENCE)] if thresholds else []
+    if medians:
+        above, mark = ax.secondary_xaxis("top"), {"marker": "v", "markersize": 7}
+        above.spines[:].set_visible(False)
+        above.set_xticks([medians * np.median(x) for x in norms.values()], [""] * len(norms))
+        above.minorticks_off()
+        for tick, colour, _ in cycled(above.xaxis.get_major_ticks(), COLOURS, DASHES):
+            tick.tick2line.set(**mark, markerfacecolor=colour, markeredgecolor=colour)
+        handles.append(key(f"{medians:g} medians", color=GREY, linestyle="", **mark))
+    add_legend(ax, handles)
     return ax
 
 
