@@ -123,7 +123,8 @@ NORMS = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
 
 @example
 def norm_histogram():
-    return figures.norm_histogram(NORMS, {LONG[0]: 100.0}, plt.subplots()[1], rule="median:3")
+    ax = plt.subplots()[1]
+    return figures.norm_histogram(NORMS, {LONG[0]: 100.0}, ax, rule="median:3", medians=3)
 
 
 @example
@@ -321,7 +322,8 @@ def box_rows():
 def responses():
     curves = {"a": figures.curve(estimates(1, 2)), "b": figures.curve(estimates(0, 4), [0, 5])}
     given = {"one": curves, "other": {"a": figures.curve(iter(estimates(7)))}}
-    return figures.responses(given, figures.rows(2), "dropped (%)", "accuracy (%)")
+    labels, tested = ("dropped (%)", "accuracy (%)"), {5: "tested"}
+    return figures.responses(given, figures.rows(2), *labels, tested)
 
 
 @example
