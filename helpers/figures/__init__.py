@@ -31,13 +31,11 @@ from helpers.figures.maps import (
     block_maps,
     block_strips,
     box_rows,
-    found_boxes,
     map_rows,
     marked_patches,
     model_maps,
     panels,
     share_maps,
-    token_maps,
     twin_maps,
 )
 from helpers.figures.style import (

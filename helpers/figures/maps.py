@@ -41,14 +41,7 @@ def token_maps(
     axes: np.ndarray,
     labels: Sequence[str] = (),
 ) -> np.ndarray:
-    """Rows of three panels: image, patch norms, [CLS] attention.
-
-    Args:
-        images: one a row, PIL, of which the central square is drawn, or (height, width, 3).
-        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own scale.
-        axes: (row, 3).
-        labels: one a row, such as the model, written beside the image.
-    """
+    """The rows of `model_maps`; of a PIL image the central square is drawn."""
     axes = np.asarray(axes).reshape(-1, 3)
     for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
         norms, attention = np.asarray(norms), np.asarray(attention)
@@ -129,7 +122,7 @@ def twin_maps(
     """Rows of an image and the same map of several models, on one colour scale a row.
 
     Args:
-        images: as in `token_maps`.
+        images: one a row, PIL or (height, width, 3).
         maps: one mapping a row: title, such as a number of registers -> (patch row, patch column).
             Those of the first row are written.
         axes: (row, 1 + map).
@@ -158,16 +151,7 @@ def twin_maps(
 def found_boxes(
     image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True
 ) -> Axes:
-    """An image with its true boxes in black and the found ones in colour.
-
-    Args:
-        image: PIL or (height, width, 3).
-        truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the
-            picture.
-        found: name, such as the method -> one box (4,).
-        ax: to draw on.
-        legend: below the picture; one for several pictures is enough.
-    """
+    """One panel of `box_rows`: true boxes in black, found ones in colour, a legend below."""
     pixels = np.asarray(image)
     ax.imshow(pixels)
     # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that
@@ -203,11 +187,13 @@ def box_rows(
     found: Mapping[str, Mapping[str, ArrayLike]],
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`found_boxes` of the same images for several models, one model a row, with one legend below.
+    """Images with their true boxes and those that each model finds, one model a row.
 
     Args:
-        images, truth: one an image, as in `found_boxes`; None where none is known.
-        found: model -> name -> (image, 4).
+        images: PIL or (height, width, 3).
+        truth: (object, 4) of each, may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of
+            the picture. None where none is known.
+        found: model -> name, such as the method -> (image, 4).
         axes: (model, image).
     """
     axes = many(axes, len(found) * len(images), len(images), each=2.6)
@@ -355,7 +341,7 @@ def model_maps(
     maps: Mapping[str, tuple[ArrayLike, ArrayLike]],
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`token_maps` with one row a model and image, the images of one model after another.
+    """Rows of image, patch norms and [CLS] attention, the images of one model after another.
 
     Args:
         images: PIL or (height, width, 3); of all models, or label -> its own. A map lies over what

@@ -24,6 +24,7 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 from helpers import figures
 from helpers.claims.criteria import SHOWN, Value
 from helpers.figures import comparisons
+from helpers.figures import maps as maps_module
 from helpers.figures.data import summary
 from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
@@ -113,7 +114,7 @@ def token_maps():
     norms = [grid_norms(1)[0], grid_norms(1, share=0.0)[0]]
     attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 8, 8)
     axes = plt.subplots(2, 3, figsize=(7, 4.6))[1]
-    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2])
+    return maps_module.token_maps(images, norms, attention, axes, labels=LONG[:2])
 
 
 RNG = np.random.default_rng(0)
@@ -239,7 +240,7 @@ def found_boxes():
         "with one": [0.0, 0.5, 0.75, 1.0],
     }
     ax = plt.subplots(figsize=(7, 3.6))[1]
-    return figures.found_boxes(image, truth, found, ax)
+    return maps_module.found_boxes(image, truth, found, ax)
 
 
 @example
@@ -578,7 +579,7 @@ def test_a_reference_empty_groups_and_ticks():
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
     both = figures.norm_histograms({LONG[0]: {"with": [1.0, 2.0]}, "b": {"with": [3.0]}})
     assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
-    ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
+    ax = maps_module.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
     assert names(ax) == ["LOST"] and len(ax.patches) == 1
 
 
