@@ -62,12 +62,18 @@ def limits(found: Finding, doubtful: bool) -> str:
     `doubtful`: its test was never seen to say yes.
     """
     claim, result = found.claim, found.result
-    tested = {row.value.dataset for row in found.rows if row.value}
-    sources = [one for one in result.sources if one["name"] in tested]
-    images = [f"{plural(one['n'], 'image')} of {code(one['name'])}" for one in sources]
+    kinds = (group(row.model) for row in found.tests)
+    models = [TRAINED[x][1] if x in TRAINED else found.names[x] for x in dict.fromkeys(kinds)]
+    tested = {row.value.dataset for row in found.tests if row.value and row.value.dataset}
+    images = [
+        f"{plural(one['n'], 'image')} of {code(one['name'])}"
+        for one in result.sources
+        if "weights_hash" not in one and any(name in one["name"] for name in tested)
+    ]
     theirs = {*claim.source.models.values()}
     others = "; none of the paper's own models" if theirs.isdisjoint(result.by_model) else ""
-    measured = ", on ".join(filter(None, [inert(found.models), " and ".join(images)]))
+    measured = inert(" and ".join(models) or found.models)
+    measured = ", on ".join(filter(None, [measured, " and ".join(images)]))
     verdict, compared = result.shown[""], result.compared
     why = first_sentence(compared.why) if compared.status == NOT_COMPARED else ""
     if doubtful and verdict in ANSWERED:
