@@ -27,6 +27,7 @@ TRAINED = {
         "Trained on sink tasks here",
         "models trained on tasks that need an attention sink, a token that draws much attention",
     ),
+    "toy": ("Toy transformer, trained here", "toy transformer"),
 }
 SYNTHETIC, NAMED = "Reference models", 3  # what controls are called together; how many are named
 
