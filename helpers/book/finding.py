@@ -23,11 +23,11 @@ SCALES = {"M": 1e6, "k": 1e3}  # units of reported figures, in ours
 TRAINED = {
     "scratch": ("Trained from scratch here", "small models trained from scratch"),
     "registers": ("ViT-Ti, fine-tuned here", "models fine-tuned from ViT-Ti"),
+    "toy": ("Toy transformer, trained here", "toy transformer"),
     "sinks": (
         "Trained on sink tasks here",
         "models trained on tasks that need an attention sink, a token that draws much attention",
     ),
-    "toy": ("Toy transformer, trained here", "toy transformer"),
 }
 SYNTHETIC, NAMED = "Reference models", 3  # what controls are called together; how many are named
 
