@@ -25,10 +25,12 @@ PARALLEL = "sphinx_multitoc_numbering"
 SCORER = Path(__file__).with_name("templates") / "search.js"
 PREVIEW = "_static/preview.png"  # what a shared link shows
 SHORT, LONG = 40, 200  # letters, at least and at most, of the description of a page
-# The theme's icons are in a font, too; and only the page of the search searches.
+# The theme's icons are in a font, too. Only the page of the search searches, and no other marks its
+# words: of "DINOv2-L" it would mark every l.
 ICONS_SCRIPT = re.compile(r'\s*<script[^>]* src="[^"]*/fontawesome\.js[^"]*"></script>')
 SEARCH = re.compile(
-    r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js"></script>'
+    r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex|sphinx_highlight)\.js'
+    r'[^"]*"></script>'
 )
 # Around each word of a signature: a quarter of the reference's weight.
 WORD = re.compile(r'<span class="(?:pre|w)">([^<]*)</span>')

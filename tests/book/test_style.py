@@ -30,7 +30,7 @@ NO_PROSE = (
 # What has another word (neuron, shift, threshold, run, reference model, baseline, clean target),
 # each with its exceptions.
 WORDING = {
-    r"units?": r"(?<!hidden )(?<!grid )(?<!nor another )\b{}\b(?! (?:of|is the|variance))",
+    r"units?": r"(?<!hidden )(?<!grid )\b{}\b(?! (?:of|is the|variance))",
     r"mov(?:ed|ing)": r"\b{}\b(?! average)",
     r"margins?": r"\b{}\b",
     r"experiment sets?": r"\b{}\b",
