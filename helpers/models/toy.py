@@ -1,7 +1,8 @@
 """A toy transformer in which high-norm outliers emerge, and the task on which it is trained.
 
 Trainings run side by side: every tensor begins with (training, ...). They share no weight and no
-input, so each is a training of its own.
+input, so each is a training of its own. All is in double precision: in single precision the same
+seed gives other numbers on another processor.
 """
 
 import math
@@ -66,12 +67,12 @@ class Pass(NamedTuple):
     attention: list[Float[Tensor, "training input query key"]]
 
 
-def draw(arm: Arm, trainings: int, size: int, generator: torch.Generator, dtype: str) -> Inputs:
+def draw(arm: Arm, trainings: int, size: int, generator: torch.Generator) -> Inputs:
     """Draw `size` inputs a training: each token answers with its content, and one that asks adds
     the content of the one marked token, its numbers rolled by one.
     """
     shape, at = (trainings, size, TOKENS), {"generator": generator}
-    content = torch.randn(*shape, CONTENT, **at).to(getattr(torch, dtype))
+    content = torch.randn(*shape, CONTENT, dtype=torch.float64, **at)
     content[:, :, : arm.free] *= arm.content
     idle = torch.rand(shape, **at) < arm.idle
     marked = F.one_hot(torch.randint(arm.free, TOKENS, shape[:2], **at), TOKENS)[..., None]
@@ -85,9 +86,10 @@ class Linear(nn.Module):
 
     def __init__(self, trainings: int, before: int, after: int, generator: torch.Generator):
         super().__init__()
-        weight = torch.randn(trainings, before, after, generator=generator)
+        shape = trainings, before, after
+        weight = torch.randn(*shape, dtype=torch.float64, generator=generator)
         self.weight = nn.Parameter(weight / math.sqrt(before))
-        self.bias = nn.Parameter(torch.zeros(trainings, 1, after))
+        self.bias = nn.Parameter(torch.zeros(trainings, 1, after, dtype=torch.float64))
 
     def forward(self, x: Float[Tensor, "training row before"]) -> Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
@@ -107,7 +109,8 @@ class Toy(nn.Module):
             return nn.Sequential(linear(WIDTH, HIDDEN), nn.GELU(), linear(HIDDEN, WIDTH))
 
         def embedding(tokens: int) -> nn.Parameter:
-            drawn = torch.randn(trainings, 1, tokens, WIDTH, generator=generator)
+            shape = trainings, 1, tokens, WIDTH
+            drawn = torch.randn(*shape, dtype=torch.float64, generator=generator)
             return nn.Parameter(SPREAD * drawn)
 
         self.embed = nn.Parameter(linear(CONTENT + 2, WIDTH).weight)  # positions are its bias
@@ -157,19 +160,17 @@ class Toy(nn.Module):
         return logits.softmax(-1)
 
 
-def train(
-    arm: Arm, trainings: int, steps: int, seed: int, every: int, dtype: str
-) -> Iterator[tuple[int, Toy]]:
+def train(arm: Arm, trainings: int, steps: int, seed: int, every: int) -> Iterator[tuple[int, Toy]]:
     """Train with AdamW, warm-up and cosine; give the step and the models, every so many steps.
 
     Two arms of one seed draw the same inputs, and the same first weights where they have the same
     tensors.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = Toy(arm, trainings, generator).to(getattr(torch, dtype))
+    model = Toy(arm, trainings, generator)
     generator.manual_seed(seed + 1)  # inputs are the same whatever the model has drawn
     # Without weight of its own a free token is not read.
-    weight = torch.ones(TOKENS, 1, dtype=getattr(torch, dtype))
+    weight = torch.ones(TOKENS, 1, dtype=torch.float64)
     weight[: arm.free] = arm.read
     parameters = [p for p in model.parameters() if p.numel()]
     optimizer = torch.optim.AdamW(parameters, RATE, weight_decay=arm.decay)
@@ -178,7 +179,7 @@ def train(
             yield step, model
         rate = RATE * min(1, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.param_groups[0]["lr"] = rate
-        tokens, answers, _ = draw(arm, trainings, BATCH, generator, dtype)
+        tokens, answers, _ = draw(arm, trainings, BATCH, generator)
         errors = weight * (model(tokens).answers - answers) ** 2
         optimizer.zero_grad()
         errors.mean((1, 2, 3)).sum().backward()
@@ -199,7 +200,7 @@ def by_hand(kind: str, arm: Arm, trainings: int, seed: int) -> Toy:
     has any of it, and attention is even.
     """
     model, large, small = Toy(arm, trainings, torch.Generator().manual_seed(seed)), 50.0, 8.0
-    direction = torch.ones(WIDTH)
+    direction = torch.ones(WIDTH, dtype=torch.float64)
     direction[::2] = -1
     direction /= math.sqrt(WIDTH)  # of length one, mean zero
     with torch.no_grad():

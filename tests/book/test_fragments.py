@@ -42,7 +42,7 @@ def test_models_that_were_trained_here_are_counted_together():
     known = fragments.values(book_of(scores(ONE, vit_a=3), scores(TWO, vit_a=3), twins))
     scope = render("fragments/scope.html.j2", **known)
     assert "vit-a</span> and 2 small models trained from scratch." in scope
-    assert "vit-a</span> alone decides 1 of the 2 claims that are supported or refuted." in scope
+    assert "vit-a</span> alone decides 1 of the 2 claims with a verdict for or against." in scope
 
 
 def test_golden_pages(file_regression):
