@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from nbformat import NotebookNode
+
 from helpers.book.finding import Finding
 from helpers.claims import history
 from helpers.claims.claim import STATUSES, Claim, compare
@@ -20,6 +22,7 @@ from helpers.claims.result import Calibration, Result, read_result
 Only = tuple[str | None, Collection[str]] | None
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 Log = dict[str, list[history.Entry]]
+KEY = "key"  # tags the cell that draws the figure of a claim's page
 DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = (*SHOWN[:4], DIFFERS)  # what counts as tested on models
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
@@ -84,6 +87,12 @@ class Book:
             elif id in self.controls and (on_controls or not (self.runs or self.own)):
                 pages[id] = self.controls[id]
         return pages
+
+    def key_figure(self, id: str) -> str:
+        """The name of the figure that the notebook of a claim tags as the key to it, '' of none."""
+        cells = self.controls[id].notebook.cells if id in self.controls else ()
+        tagged = (cell for cell in cells if KEY in cell.metadata.get("tags", ()))
+        return next(map(figure_name, tagged), "")
 
     @cached_property
     def counted(self) -> list[Finding]:
@@ -175,6 +184,11 @@ def _on_controls(project: Project, id: str, stored: bool) -> Finding:
         return Finding(project.registry[id], bundle(notebook), notebook, CONTROLS)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def figure_name(cell: NotebookNode) -> str:
+    """What the figure of a cell is called, without `fig-`; '' where it has no name."""
+    return cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "").removeprefix("fig-")
 
 
 # ---- How many claims stand how

@@ -138,7 +138,8 @@ def _readings(book: Book, id: str, values: TemplateValues) -> dict[str, str]:
 def _write_claim(book: Book, id: str, readings: Mapping[str, str], source: Path) -> None:
     """The page of a claim, and the notebook of the result that it shows first."""
     _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
-    for picture in filter(None, map(claim_page.key_picture, book.findings(id))):
+    shown = (claim_page.key_picture(book, found) for found in book.findings(id))
+    for picture in filter(None, shown):
         (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
     _write_notebook(book.pages[id], source)
 

@@ -6,10 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 
-from nbformat import NotebookNode
-
-from helpers.book.book import ANSWERED, Book
+from helpers.book.book import ANSWERED, Book, figure_name
 from helpers.book.claims_table import first_sentence
 from helpers.book.criteria_log import difference
 from helpers.book.explore import PLACES
@@ -21,13 +20,6 @@ from helpers.claims.markdown import code, inert
 from helpers.names import plural
 
 RUN = (".venv/bin/python", "-m", "helpers", "run")
-KEY = "key"  # tags the cell that draws the figure of the page
-# Figures of what decided, in published notebooks that do not tag them.
-DECIDING = {
-    *("nr6-auc", "nr7-onset", "so3-auc", "so4-ratio", "so6-gain", "tt1-ranking", "tt2-change"),
-    *("tt4-domains", "tt5-positions", "de1-distribution", "de2-cosines", "de4-gaps", "de5-cosine"),
-    "xx9-trainings",
-}
 SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')  # width and height of an SVG
 TALL = 1.3  # height over width from which a figure is shown as large as it was drawn
 SVG = "image/svg+xml"  # as which a notebook holds each of its figures
@@ -52,7 +44,7 @@ def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
         "claim_page.md.j2", book=book, claim=book.registry[id], results=book.findings(id),
         answers={place: answer for place, (answer, _, _) in parts.items()},
         readings={place: text for place, (_, _, text) in parts.items()},
-        explore=PLACES.get(id), key_picture=key_picture, how_to_read=how_to_read,
+        explore=PLACES.get(id), key_picture=partial(key_picture, book), how_to_read=how_to_read,
         limits=limits, rerun=rerun, yours=yours, difference=difference,
     )  # fmt: skip
 
@@ -115,27 +107,25 @@ def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
     return words
 
 
-def key_picture(found: Finding, figure: str = "") -> dict | None:
-    """The picture of the figure with this name, without its `fig-`; without one, of what decided:
-    one of DECIDING, else the cell that is tagged `key`, else the first there is.
-    """
-
-    def name(cell: NotebookNode) -> str:
-        return cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "")[4:]
-
-    def last(cell: NotebookNode) -> tuple[bool, bool]:
-        return name(cell) not in DECIDING, KEY not in cell.metadata.get("tags", ())
-
-    for cell in sorted(found.notebook.cells, key=last):
+def pictures(found: Finding) -> dict[str, dict]:
+    """Each figure of the notebook of a result by its name, as in `nr1-histogram`."""
+    shown = {}
+    for cell in found.notebook.cells:
         about = cell.metadata.get("mystnb", {})
         for output in cell.get("outputs", ()):
-            if SVG in output.get("data", {}) and figure in ("", name(cell)):
+            if SVG in output.get("data", {}) and (name := figure_name(cell)) not in shown:
                 size = SIZE.search(output.data[SVG])
-                return {
+                shown[name] = {
                     "tall": bool(size and float(size[2]) > TALL * float(size[1])),
-                    "name": f"{'.'.join(filter(None, (found.claim.id, found.anchor, figure)))}.svg",
+                    "name": f"{'.'.join(filter(None, (found.claim.id, found.anchor, name)))}.svg",
                     "content": output.data[SVG],
                     "alt": about.get("image", {}).get("alt", ""),
                     "caption": about.get("figure", {}).get("caption", ""),
                 }
-    return None
+    return shown
+
+
+def key_picture(book: Book, found: Finding) -> dict | None:
+    """The figure that the claim's notebook tags as the key to it, else the first there is."""
+    shown = pictures(found)
+    return shown.get(book.key_figure(found.claim.id)) or next(iter(shown.values()), None)

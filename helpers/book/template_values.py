@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 
 from helpers.book.book import Book
-from helpers.book.claim_page import key_picture
+from helpers.book.claim_page import pictures
 from helpers.book.finding import Finding
 from helpers.book.render import SHARE, SIDES, amount, macro, one_line, render
 from helpers.book.render import number as printed
@@ -116,8 +116,8 @@ class TemplateValues:
         """
         value = self.value(run, claim, name, model)
         ends = (value.value, value.low, value.high)
-        printed = {None if x is None else f"{x:.3g}" for x in ends}
-        if not interval or len(printed) == 1:  # `1 [1, 1]` tells a reader nothing
+        texts = {None if x is None else f"{x:.3g}" for x in ends}
+        if not interval or len(texts) == 1:  # `1 [1, 1]` tells a reader nothing
             value = replace(value, low=None, high=None)
         share = term(claim, name).unit.startswith(SHARE) and value.value is not None
         return amount(value, _SHARE) if share else inert(value)
@@ -158,8 +158,8 @@ class TemplateValues:
         """A figure of a published notebook: the `key` figure, or the one with this name, as in
         `nr1-histogram`. `alt` says what is seen, where the notebook's text does not.
         """
-        found = self.finding(run, claim)
-        if not (shown := key_picture(found, figure)):
+        figure = figure or self.book.key_figure(claim)
+        if not (shown := pictures(self.finding(run, claim)).get(figure)):
             raise ValueError(f"the notebook of {claim} in run {run} has no figure {figure!r}")
         self.pictures[path := f"_generated/{shown['name']}"] = shown["content"]
         return (

@@ -17,7 +17,7 @@ from helpers.claims.result import Result
 
 FOLDER = "notebooks/criteria"
 SEEN = ("nothing", "controls", "real data")
-MARKS = BLIND, IMPLIED, LATE = ("blind", "implied by known values", "after the fact")
+BLIND, IMPLIED, LATE = "blind", "implied by known values", "after the fact"
 _KINDS = ("tests", "applies", "needs")
 _TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?(?:, baseline (\S+?))?(?:, whole (\S+))?")
 

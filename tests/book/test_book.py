@@ -118,7 +118,7 @@ def test_golden_pages_of_a_small_project(library, file_regression):
     )
     text = "\n".join(f"=== {name}\n{shown(source / name)}" for name in names)
     file_regression.check(re.sub("[0-9a-f]{64}", "SHA-256", text))
-    assert (source / "book" / "claims" / "aa1-first.mine.svg").read_text() == SVG
+    assert (source / "book" / "claims" / "aa1-first.mine.norms.svg").read_text() == SVG
     for old, new in (
         ("book/runs/mine/aa1-first", "claims/aa1-first.html#mine"),
         ("book/notebooks/own/bob/aa1-first", "claims/aa1-first.html#own-bob"),

@@ -36,7 +36,7 @@ def page(*findings, controls=(), reading=""):
 
 def notebook():
     picture = new_output("display_data", {"image/svg+xml": "<svg/>"})
-    look = {"image": {"alt": "Norms <b>"}, "figure": {"caption": "The norms."}}
+    look = {"image": {"alt": "Norms <b>"}, "figure": {"name": "fig-norms", "caption": "The norms."}}
     key = {"mystnb": look, "tags": ["key"]}
     cells = [
         new_markdown_cell("# Title"),
@@ -77,7 +77,9 @@ def test_golden_pages(file_regression, case):
     result = Finding(claim, then | marks, notebook(), "runs")
     result.mark = "after the fact"
     control = found(claim, values("control-clean", 0.9, 90, 90), "controls", "controls")
-    assert claim_page.key_picture(result)["content"] == "<svg/>"
+    control.notebook = notebook()  # which tags the figure
+    drawn = {name: one["content"] for name, one in claim_page.pictures(result).items()}
+    assert drawn == {"": "<g/>", "norms": "<svg/>"}
     text = page(result, controls=[control], reading="This.\n\nIn detail.")
     file_regression.check(text, extension=".md")
 

@@ -59,13 +59,12 @@ def test_a_page_shows_figures_of_the_notebook():
         drawn = new_output("display_data", {"image/svg+xml": f"<svg>{name}</svg>"})
         about = {"figure": {"name": name}, "image": {"alt": 'A "map"'}}
         cells.append(new_code_cell("", outputs=[drawn], metadata={"mystnb": about, "tags": tags}))
-    values = TemplateValues(
-        book_of(found(CLAIM, [of("score", "a", 2)], notebook=new_notebook(cells=cells)))
-    )
-    for which, name, file in (
-        ("", "fig-nr1-iou", f"_generated/{CLAIM.id}.mine.svg"),
-        (", 'nr1-maps'", "fig-nr1-maps", f"_generated/{CLAIM.id}.mine.nr1-maps.svg"),
-    ):
+    notebook, measured = new_notebook(cells=cells), [of("score", "a", 2)]
+    # As it was executed, and as it tags the figure today.
+    run, today = (found(CLAIM, measured, notebook=notebook) for _ in range(2))
+    values = TemplateValues(book_of(run, controls=[today]))
+    for which, name in (("", "fig-nr1-iou"), (", 'nr1-maps'", "fig-nr1-maps")):
+        file = f"_generated/{CLAIM.id}.mine.{name.removeprefix('fig-')}.svg"
         text = values.render(f"{{{{ picture('mine', '{CLAIM.id}', 'So.'{which}) }}}}", "page.md")
         assert f"{{figure}} {file}" in text and r':alt: "A \"map\""' in text
         assert values.pictures[file] == f"<svg>{name}</svg>"
