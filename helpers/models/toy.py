@@ -37,6 +37,8 @@ class Arm:
         decay: weight decay of AdamW.
         depth: pairs of an MLP and an attention block.
         behind: whether another MLP follows the last attention block.
+        layer_scale: where LayerScale begins, one learned factor for each channel that a block adds
+            to; 0 without it.
     """
 
     free: int = 1
@@ -49,6 +51,7 @@ class Arm:
     decay: float = 0.1
     depth: int = 1
     behind: bool = False
+    layer_scale: float = 0.0
 
 
 class Inputs(NamedTuple):
@@ -95,6 +98,17 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class LayerScale(nn.Module):
+    """A learned factor for each channel, for each training."""
+
+    def __init__(self, trainings: int, start: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((trainings, 1, WIDTH), start, dtype=torch.float64))
+
+    def forward(self, x: Float[Tensor, "training row channel"]) -> Tensor:
+        return x * self.weight
+
+
 class Toy(nn.Module):
     """Transformers of one arm: pre-norm, one head, position embeddings."""
 
@@ -105,8 +119,12 @@ class Toy(nn.Module):
         def linear(before: int, after: int) -> Linear:
             return Linear(trainings, before, after, generator)
 
+        def added(*layers: nn.Module) -> nn.Module:
+            scale = [LayerScale(trainings, arm.layer_scale)] if arm.layer_scale else []
+            return nn.Sequential(*layers, *scale)
+
         def mlp() -> nn.Module:
-            return nn.Sequential(linear(WIDTH, HIDDEN), nn.GELU(), linear(HIDDEN, WIDTH))
+            return added(linear(WIDTH, HIDDEN), nn.GELU(), linear(HIDDEN, WIDTH))
 
         def embedding(tokens: int) -> nn.Parameter:
             shape = trainings, 1, tokens, WIDTH
@@ -117,7 +135,7 @@ class Toy(nn.Module):
         self.positions, self.registers = embedding(TOKENS), embedding(arm.registers)
         self.mlps = nn.ModuleList(mlp() for _ in range(arm.depth + arm.behind))
         self.qkv = nn.ModuleList(linear(WIDTH, 3 * WIDTH) for _ in range(arm.depth))
-        self.out = nn.ModuleList(linear(WIDTH, WIDTH) for _ in range(arm.depth))
+        self.out = nn.ModuleList(added(linear(WIDTH, WIDTH)) for _ in range(arm.depth))
         self.gates = nn.ModuleList(linear(WIDTH, WIDTH) for _ in range(arm.depth))
         self.read_out = linear(WIDTH, CONTENT)
 

@@ -44,13 +44,23 @@ def test_each_training_is_a_plain_transformer_of_its_own():
         y = F.layer_norm(x, (toy.WIDTH,))
         q, k, v = (y @ w["qkv.0.weight"] + w["qkv.0.bias"]).chunk(3, -1)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        end = x + mixed @ w["out.0.weight"] + w["out.0.bias"]
+        end = x + mixed @ w["out.0.0.weight"] + w["out.0.0.bias"]
         answers = F.layer_norm(end, (toy.WIDTH,)) @ w["read_out.weight"] + w["read_out.bias"]
     torch.testing.assert_close(found.tokens[0][1], x, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.tokens[1][1], end, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.answers[1], answers[:, : toy.TOKENS], atol=1e-4, rtol=1e-4)
     sums = found.attention[0].sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def test_layer_scale_begins_with_its_share_of_what_a_block_adds():
+    plain, scaled = (
+        toy.Toy(toy.Arm(layer_scale=start), 2, torch.Generator().manual_seed(0))
+        for start in (0, 0.1)
+    )
+    x = torch.randn(2, 5, toy.WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(scaled.mlps[0](x), 0.1 * plain.mlps[0](x))
+    torch.testing.assert_close(scaled.out[0](x), 0.1 * plain.out[0](x))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,9 @@ def test_norms_before_a_block():
     assert models["layer"].normed(x).mean(-1).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("arm", [toy.Arm(depth=2, behind=True), toy.Arm(attention="gate")])
+@pytest.mark.parametrize(
+    "arm", [toy.Arm(depth=2, behind=True), toy.Arm(attention="gate", layer_scale=0.5)]
+)
 def test_a_training_lowers_the_error_and_begins_with_the_same_inputs(arm):
     errors = []
     for _, model in toy.train(arm, 2, 40, 0, 40):
