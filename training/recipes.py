@@ -69,6 +69,15 @@ PRESETS |= {
     ),
     "regrow-frozen": replace(_REGROW, free="low-rank:4@5-6,8-11"),
     "regrow-other": replace(_REGROW, removed="7:100"),
+    # Towards [CLS], while later blocks cannot read something: nothing, ...
+    "unread-none": (_UNREAD := replace(_REGROW, patches=0.0, checkpoints=3)),
+    # ... the channel of the outliers in queries and keys, or in values; the corners; and as nulls
+    # another channel, and other patches.
+    "unread-attention": replace(_UNREAD, unread="attention:41@8-11"),
+    "unread-values": replace(_UNREAD, unread="values:41@8-11"),
+    "unread-corners": replace(_UNREAD, unread="patches:0,13,182,195@8-11"),
+    "unread-other": replace(_UNREAD, unread="attention:100@8-11"),
+    "unread-centre": replace(_UNREAD, unread="patches:60,65,130,135@8-11"),
 }
 # Tasks that ask for a sink: a minute or two on one core; and for one GPU.
 _FULL = SinkTask(n_test=512, width=128, steps=20_000, batch_size=128, warmup=500, checkpoints=41)

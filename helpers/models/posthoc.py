@@ -4,14 +4,14 @@ that this project ships with the digest of the weights that it belongs to.
 
 import copy
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import timm
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,9 +21,9 @@ from helpers.models.backbone import Backbone
 from helpers.models.family import Framing
 
 SHIPPED, _ = PREFIXES = trained.ADDED
-FREE = re.compile(
-    r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
-)
+BLOCKS = r"(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
+FREE = re.compile(rf"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@){BLOCKS}")
+UNREAD = re.compile(rf"(?:(?P<part>attention|values|patches):(?P<which>\d+(?:,\d+)*)@{BLOCKS})?")
 UNITS = re.compile(r"(\d+:\d+(,\d+:\d+)*)?")
 _CHOICES = {
     "tokens": ("learnt", "fixed"),
@@ -61,6 +61,9 @@ class PostHoc:
             blocks 5, 6 and 8. 'low-rank:4@5-6,8': a difference of rank 4 in each linear layer of
             these blocks (Hu et al., arXiv:2106.09685). 'all': everything but the head.
         removed: 'block:unit', several joined by ','; what these units write stays zero.
+        unread: what later blocks cannot read. 'attention:41@8-11': queries and keys of these blocks
+            have no weight on channel 41. 'values:41@8-11': their values have none.
+            'patches:0,13@8-11': no query attends to the patches 0 and 13.
         steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
         precision: 'bfloat16' (matrix products; the residual stream stays float32) or 'float32'.
     """
@@ -82,6 +85,7 @@ class PostHoc:
     labels: float = 0.0
     free: str = "low-rank:4@5-11"
     removed: str = ""
+    unread: str = ""
     steps: int = 200
     batch_size: int = 16
     lr: float = 3e-3
@@ -101,6 +105,10 @@ class PostHoc:
         for name in ("neurons", "removed"):
             if not UNITS.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT,BLOCK:UNIT")
+        if not (unread := UNREAD.fullmatch(self.unread)):
+            raise ValueError(f"unread is {self.unread!r}; give e.g. attention:41@8-11")
+        if unread["part"] == "patches" and self.registers:
+            raise ValueError("the attention on registers is not measured where keys are masked")
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -111,11 +119,15 @@ def units(text: str) -> list[tuple[int, int]]:
 class Adapted(nn.Linear):
     """A linear layer that learns a difference `up` @ `down` of low rank, zero at the start.
 
-    kept: 0 for a unit of the input that writes nothing, else 1.
+    zero: weights that stay zero.
     """
 
     def __init__(
-        self, linear: nn.Linear, rank: int, silenced: list[int], generator: torch.Generator
+        self,
+        linear: nn.Linear,
+        rank: int,
+        zero: Bool[Tensor, "out inside"],
+        generator: torch.Generator,
     ):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -126,13 +138,12 @@ class Adapted(nn.Linear):
                 torch.randn(rank, self.in_features, generator=generator) * self.in_features**-0.5
             )
             self.up = nn.Parameter(torch.zeros(self.out_features, rank))
-        self.register_buffer("kept", torch.ones(self.in_features))
-        self.kept[silenced] = 0
+        self.register_buffer("zero", zero)
 
     def whole(self) -> Float[Tensor, "out inside"]:
         """The weight that it comes to."""
         weight = self.weight if self.up is None else self.weight + self.up @ self.down
-        return weight * self.kept
+        return weight.masked_fill(self.zero, 0)
 
     def forward(self, x: Float[Tensor, "... inside"]) -> Float[Tensor, "... out"]:
         return F.linear(x, self.whole(), self.bias)
@@ -165,16 +176,47 @@ def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
     for parameter in _free(model, recipe):
         parameter.requires_grad_(True)
     rank = int(FREE.fullmatch(recipe.free)["rank"] or 0)
-    silenced, free = defaultdict(list), free_blocks(recipe)  # block -> units
-    for block, unit in units(recipe.removed):
-        silenced[block].append(unit)
+    free, zero = free_blocks(recipe), zero_weights(model, recipe)
     for block, layers in enumerate(model.blocks):
         for name, layer in sorted(layers.named_modules()):
             own = rank if block in free and type(layer) is nn.Linear else 0
-            off = silenced[block] if name == "mlp.fc2" else []
-            if own or off:
-                layers.set_submodule(name, Adapted(layer, own, off, chance))
+            if own or (block, name) in zero:
+                none = torch.zeros_like(layer.weight, dtype=torch.bool)
+                adapted = Adapted(layer, own, zero.get((block, name), none), chance)
+                layers.set_submodule(name, adapted)
+    unread = UNREAD.fullmatch(recipe.unread)
+    if unread["part"] == "patches":
+        for block in _blocks(unread):
+            hook = partial(_masked, places=_numbers(unread))
+            model.blocks[block].attn.register_forward_pre_hook(hook, with_kwargs=True)
     return model
+
+
+def zero_weights(
+    model: VisionTransformer, recipe: PostHoc
+) -> dict[tuple[int, str], Bool[Tensor, "out inside"]]:
+    """(block, layer) -> which of its weights stay zero, for `removed` and `unread`."""
+    zero = {}
+
+    def of(block: int, name: str) -> Bool[Tensor, "out inside"]:
+        weight = model.blocks[block].get_submodule(name).weight
+        return zero.setdefault((block, name), torch.zeros_like(weight, dtype=torch.bool))
+
+    for block, unit in units(recipe.removed):
+        of(block, "mlp.fc2")[:, unit] = True
+    unread, values = UNREAD.fullmatch(recipe.unread), 2 * model.embed_dim  # after queries and keys
+    if unread["part"] in ("attention", "values"):
+        rows = slice(values) if unread["part"] == "attention" else slice(values, None)
+        for block in _blocks(unread):
+            of(block, "attn.qkv")[rows, _numbers(unread)] = True
+    return zero
+
+
+def _masked(attention: nn.Module, inputs: tuple, options: dict, places: list[int]) -> tuple:
+    """No query attends to the patches at `places`."""
+    mask = inputs[0].new_zeros(1, 1, 1, inputs[0].shape[1])
+    mask[..., [1 + place for place in places]] = -torch.inf  # after [CLS]
+    return inputs, options | {"attn_mask": mask}
 
 
 def _free(model: VisionTransformer, recipe: PostHoc) -> Iterator[nn.Parameter]:
@@ -195,9 +237,18 @@ def _free(model: VisionTransformer, recipe: PostHoc) -> Iterator[nn.Parameter]:
 
 def free_blocks(recipe: PostHoc) -> list[int]:
     """The blocks that `recipe.free` names."""
-    blocks = FREE.fullmatch(recipe.free)["blocks"]
-    ranges = [part.split("-") for part in blocks.split(",")] if blocks else []
+    return _blocks(FREE.fullmatch(recipe.free))
+
+
+def _blocks(found: re.Match) -> list[int]:
+    """'5-6,8' as 5, 6 and 8, of what `BLOCKS` is part of."""
+    ranges = [part.split("-") for part in (found["blocks"] or "").split(",") if part]
     return sorted({block for ends in ranges for block in range(int(ends[0]), int(ends[-1]) + 1)})
+
+
+def _numbers(unread: re.Match) -> list[int]:
+    """The channels or patches that `UNREAD` found."""
+    return [int(number) for number in unread["which"].split(",")]
 
 
 def features(
@@ -248,6 +299,8 @@ def load(name: str) -> Backbone:
     """The model called `name` in float32, at the size of its base, whose weights must be here."""
     path = trained.path_of(name)
     recipe, about, changed = trained.read_weights(path, PostHoc)
+    if recipe.unread.startswith("patches"):
+        raise ValueError(f"{path.name} was trained with masked keys, which no weight holds")
     base = base_of(recipe)
     if base.weights_hash != about.get("base"):
         raise ValueError(f"{path.name} belongs to other weights of '{recipe.base}'")
@@ -262,8 +315,8 @@ def load(name: str) -> Backbone:
             state[key] += changed[key]
         else:  # torch would broadcast it
             raise ValueError(f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}")
-    for block, unit in units(recipe.removed):
-        base.model.blocks[block].mlp.fc2.weight[:, unit] = 0
+    for (block, layer), zero in zero_weights(base.model, recipe).items():
+        base.model.blocks[block].get_submodule(layer).weight[zero] = 0
     return base
 
 

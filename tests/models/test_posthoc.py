@@ -77,6 +77,8 @@ def test_what_is_free_learns_and_nothing_else(free, tokens, some, blocks):
         {"free": "blocks:6-7"},
         {"free": "ph-reg"},
         {"removed": "2:7,4:9"},
+        {"removed": "3:7", "unread": "attention:5,9@2,6-7"},
+        {"unread": "values:5@3"},
         {"tokens": "fixed"},
         {"free": "all"},
     ],
@@ -97,6 +99,40 @@ def test_what_is_stored_gives_the_same_model(changes, pixels, tmp_path):
     for block, unit in posthoc.units(recipe.removed):
         assert not again.model.blocks[block].mlp.fc2.weight[:, unit].any()
         assert again.model.blocks[block].mlp.fc2.weight[:, unit + 1].any()
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"), [("attention", slice(128)), ("values", slice(128, None))]
+)
+def test_a_channel_that_later_blocks_cannot_read(part, rows):
+    _, model = started(unread=f"{part}:5@3-4")
+    for block, layers in enumerate(posthoc.plain(model).blocks):
+        weight = layers.attn.qkv.weight.clone()
+        assert bool(weight[rows, 5].any()) == (block not in (3, 4))
+        weight[rows, 5] = 1
+        assert weight.any(0).all() and weight.any(1).all()
+
+
+def test_nothing_attends_to_masked_patches(pixels, tmp_path):
+    recipe, model = started(registers=0, unread="patches:0,9@0-7")
+    other = pixels.clone()
+    other[:, :, :8, :8] = 0  # patch 0
+    other[:, :, 8:16, 8:16] = 0  # patch 9
+    for one in (model, posthoc.plain(model)):
+        torch.testing.assert_close(one(other), one(pixels))
+    other[:, :, :8, 8:16] = 0
+    assert not torch.allclose(model(other), model(pixels))
+    posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
+    with pytest.raises(ValueError, match="masked keys"):
+        load_backbone(f"registers:{path}")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"unread": "keys:41@8"}, {"unread": "patches:0@8", "registers": 4}]
+)
+def test_what_cannot_be_unread_is_refused(changes):
+    with pytest.raises(ValueError, match=r"attention:41@8-11|where keys are masked"):
+        PostHoc(**TINY | changes)
 
 
 def test_plain_timm_takes_it(pixels, tmp_path, monkeypatch):
