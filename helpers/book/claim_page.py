@@ -10,12 +10,13 @@ from functools import partial
 
 from helpers.book.book import ANSWERED, Book, figure_name
 from helpers.book.claims_table import first_sentence
-from helpers.book.criteria_log import difference
 from helpers.book.explore import PLACES
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
+from helpers.claims import history
 from helpers.claims.claim import NOT_COMPARED, Claim
 from helpers.claims.criteria import CONTROL
+from helpers.claims.history import Entry
 from helpers.claims.markdown import code, inert
 from helpers.names import plural
 
@@ -26,6 +27,7 @@ SVG = "image/svg+xml"  # as which a notebook holds each of its figures
 HOW_TO_READ = "## How to read this"
 NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a link to a notebook
 NEVER = "[never said yes](../verdicts.md#never-seen-to-say-yes) on a reference model"
+CHANGED = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
 # Parameters that name a model or images -> what a reader puts there.
 YOURS = {
     "models": "YOUR_MODEL",
@@ -105,6 +107,31 @@ def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
         if known.get(name) != value:
             words += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
+
+
+def difference(before: Entry | None, after: Entry) -> list[str]:
+    """What an entry of the log of criteria says that the one before did not, a line for each kind;
+    all where none is.
+    """
+    lines = []
+    for kind, (gone, new) in history.changes(before, after).items():
+        word = CHANGED.get(kind, kind)
+        if kind == "expected":
+            lines.append(f"{word}: {_expected(before.expected if before else {}, after.expected)}")
+            continue
+        for how, criteria in ((", gone", gone), (", new" if before else "", new)):
+            if criteria:
+                lines.append(f"{word}{how}: {', '.join(map(code, criteria))}")
+    return lines or ["the same criterion, measured otherwise"]
+
+
+def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """The expected verdicts that differ: `supported, before refuted, on control-clean`."""
+    groups: dict[str, list[str]] = {}
+    for control, verdict in after.items():
+        if (old := before.get(control)) != verdict:
+            groups.setdefault(f"{verdict}, before {old}," if old else verdict, []).append(control)
+    return "; ".join(f"{verdict} on {', '.join(controls)}" for verdict, controls in groups.items())
 
 
 def pictures(found: Finding) -> dict[str, dict]:

@@ -13,11 +13,11 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 
-from helpers.book import criteria_log
 from helpers.book.book import Book
-from helpers.book.checkpoints import stored
 from helpers.book.finding import Finding
 from helpers.book.render import counted, over
+from helpers.claims import history
+from helpers.claims.checkpoints import stored
 from helpers.claims.criteria import INTERVAL, OUTCOMES
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import term
@@ -83,6 +83,25 @@ def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
     return table.astype({"n": "Int64", "n_decides": "Int64"}) if rows else table
 
 
+def criteria(book: Book) -> pd.DataFrame:
+    """A row for every entry of the log: the criterion, what had been seen, the reason, and the
+    verdict by it on the values of the first result.
+    """
+    rows = []
+    for id, entries in book.log.items():
+        first = next(iter(book.of(id)), None)
+        for entry in entries:
+            parts = entry.criterion.items()
+            said = (f"{kind}: {'; '.join(x) if isinstance(x, list) else x}" for kind, x in parts)
+            rows.append({
+                "claim": id, "date": entry.date, "commit": entry.commit, "seen": entry.seen,
+                "criterion": ". ".join(said), "reason": entry.reason,
+                "run": first and first.run,
+                "verdict": first and history.first_verdict({id: [entry]}, first.stored),
+            })  # fmt: skip
+    return pd.DataFrame(rows, dtype=object)
+
+
 def write(target: Path, book: Book) -> None:
     """Write into `target` the values with their dictionaries, the log of criteria, and a folder for
     each run with the result, the numbers of its images and the notebook of each claim.
@@ -96,7 +115,7 @@ def write(target: Path, book: Book) -> None:
     names.assign(higher=higher).to_csv(target / "values.names.csv", **CSV)
     text = json.dumps(stored(book.project.root), ensure_ascii=False, allow_nan=False)
     (target / "checkpoints.json").write_text(text + "\n", encoding="utf-8")
-    criteria_log.table(book).to_csv(target / "criteria.csv", **CSV)
+    criteria(book).to_csv(target / "criteria.csv", **CSV)
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
     for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):

@@ -14,15 +14,17 @@ from typing import Any
 
 import yaml
 
-from helpers.book import checkpoints
 from helpers.book.book import KINDS, Book
 from helpers.book.finding import TRAINED, Finding, group
-from helpers.book.render import environment, render
-from helpers.claims import history, statistics
+from helpers.book.render import amount, environment, render
+from helpers.claims import checkpoints, history, statistics
 from helpers.claims.claim import STATUSES
-from helpers.claims.criteria import CONTROL
+from helpers.claims.criteria import CONTROL, INTERVAL, Value
+from helpers.claims.registry import Term
 
 SEED = re.compile(r"-seed\d+$")  # ends the names of trainings that differ in nothing else
+SHARE = Term("Images with outliers", "share of images")
+HERE = ("trained from scratch here", "ViT-Ti fine-tuned here")  # families of checkpoints
 
 
 def fragments(known: Mapping) -> dict[str, str]:
@@ -45,10 +47,24 @@ def values(book: Book) -> dict[str, Any]:
         "KINDS": KINDS,
         "SEEN": history.SEEN,
         "STATUSES": STATUSES,
-        **checkpoints.values(book.project.root),
+        **diagnosed(book.project.root),
         **published(book.project.root),
         **_statistics(book),
     }
+
+
+def diagnosed(root: Path) -> dict[str, Any]:
+    """The diagnoses that the project has stored: a row for each published checkpoint, and those
+    trained here.
+    """
+    published, here = [], []
+    for one in checkpoints.stored(root):
+        family, training = checkpoints.trained(one["model"])
+        own = one["details"]["images_with_outliers"]
+        share = Value("", one["model"], None, **{end: own[end] for end in INTERVAL}, n=own["n"])
+        row = one | {"training": training, "share": amount(share, SHARE)}
+        (here if family in HERE else published).append(row)
+    return {"published": published, "trained_here": here}
 
 
 def published(root: Path) -> dict[str, Any]:

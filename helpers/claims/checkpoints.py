@@ -17,6 +17,7 @@ import yaml
 from jaxtyping import Float, Shaped
 
 from helpers.capture import Lab
+from helpers.claims.criteria import CONTROL
 from helpers.measures.outliers import FEW
 from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images
 from helpers.names import size_name
@@ -44,6 +45,12 @@ def read(path: Path) -> dict[str, Any]:
     if found["version"] != VERSION:
         raise ValueError(f"{path} is of version {found['version']}, not {VERSION}")
     return found
+
+
+def stored(root: Path) -> list[dict[str, Any]]:
+    """The diagnoses in a project of all but the reference models, by name."""
+    every = map(read, sorted((root / FOLDER).glob("*.json")))
+    return [one for one in every if not one["model"].startswith(CONTROL)]
 
 
 class Member(NamedTuple):

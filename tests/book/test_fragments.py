@@ -8,7 +8,9 @@ from books import PROJECT, book_of, claim_of, scores
 from helpers.book import downloads, fragments
 from helpers.book.render import render
 from helpers.book.template_values import TemplateValues
+from helpers.claims import checkpoints
 from helpers.claims.history import Entry
+from helpers.claims.project import Project
 
 ONE, TWO = claim_of(bib=None), claim_of(id="nr2-model-size", bib=None)
 
@@ -84,3 +86,20 @@ def test_a_test_that_was_never_seen_to_say_yes_is_marked_until_a_control_passes(
     ]
     marks = (f"claims/{claim.id}.md", "never-seen-to-say-yes")
     assert [mark in page for mark, page in zip(marks, pages, strict=True)] == [doubtful] * 2
+
+
+def test_a_row_is_a_published_checkpoint_and_says_what_its_file_does():
+    stored = {one["model"]: one for one in checkpoints.stored(Project().root)}
+    page = render("fragments/checkpoints.md.j2", **fragments.diagnosed(Project().root))
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == [
+        "`deit_tiny_patch16_224.fb_in1k`",
+        "`vit_tiny_patch16_224.augreg_in21k_ft_in1k`",
+    ]
+    for name, _, share, _, corners, block, neuron in rows:
+        one = stored[name.strip("`")]
+        assert share.startswith(f"{one['n'] if one['outliers'] else 0} of {one['n']} images (")
+        writes = "{}:{}".format(*one["neurons"][0][:2]) if one["outliers"] else "–"
+        assert (block, neuron) == (str(one["onset_block"]) if one["outliers"] else "–", writes)
+        assert corners == ("100 %" if one["corner_share"] == 1 else "–")
+    assert f" of {len(stored) - 2} models that we trained have outliers." in page
