@@ -52,9 +52,11 @@ class Captured:
         """The patches of what was kept of all tokens."""
         return self.layout.patch_tokens(self[key], dim=-1)
 
-    def parts(self, key: str, block: int = -1) -> tuple[Tensor, Tensor]:
-        """(image, patch) and (image, trained register) of what was kept of all tokens."""
-        tokens = self[key][:, block]
+    def parts(self, key: str) -> tuple[Tensor, Tensor]:
+        """(image, patch) and (image, trained register) of what was kept of all tokens, in the last
+        block.
+        """
+        tokens = self[key][:, -1]
         return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
 
     def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
@@ -75,11 +77,6 @@ class Captured:
     def maps(self) -> dict[str, Tensor]:
         """What was kept of the patches alone: title -> (image, patch row, patch column)."""
         return {key.replace("_", " "): self.layout.to_grid(x) for key, x in self.tensors.items()}
-
-    @property
-    def resolution(self) -> str:
-        """For figures, such as '224 x 224 px'."""
-        return f"{self.image_size[0]} x {self.image_size[1]} px"
 
 
 class Passes(dict[Hashable, dict[str, Any]]):

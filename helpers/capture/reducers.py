@@ -181,12 +181,13 @@ class Sinks(Reducer):
     or "read": of [CLS] where there is one, since that is what a model's output is read from, else
     of the patches.
 
-    'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most
-    four tokens of that kind, 0 for a kind that the model does not have; 'sink_one', of one token of
-    any kind; 'sink_value', the `value_ratio` of the most attended token; 'received' (image, block,
-    token), the attention that a token gets, mean over queries and heads. With `writes` also, of
-    each head, 'sink_rank', the `update_rank` of what it adds where one token is a sink, else 0;
-    'received_top', 'received_peak' and 'received_entropy', the `concentration` of what tokens get.
+    'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): what at least 90 % of the
+    queries give to the four tokens of that kind that get the most, 0 for a kind that the model does
+    not have; 'sink_one', to one token of any kind; 'sink_value', the `value_ratio` of the most
+    attended token; 'received' (image, block, token), the attention that a token gets, mean over
+    queries and heads. With `writes` also, of each head, 'sink_rank', the `update_rank` of what it
+    adds where one token is a sink, else 0; 'received_top', 'received_peak' and 'received_entropy',
+    the `concentration` of what tokens get.
     """
 
     queries: str = "read"

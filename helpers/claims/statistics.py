@@ -122,15 +122,15 @@ def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
     return bonferroni, false_discovery_control(p_values).tolist() if p_values else []
 
 
-def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
+def levels(p_values: Sequence[float]) -> dict[str, float]:
     """To which alpha each correction lowers that of a single test.
 
     For Benjamini and Hochberg, with k of m tests below their steps, it is k / m times alpha, the
     level of Benjamini and Yekutieli (2005) for the tests that were selected.
     """
     m = max(1, len(p_values))
-    steps = sum(p <= alpha for p in corrected(p_values)[1])
-    return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
+    steps = sum(p <= ALPHA for p in corrected(p_values)[1])
+    return {"Bonferroni": ALPHA / m, "Benjamini-Hochberg": ALPHA * max(1, steps) / m}
 
 
 def judgements(results: Iterable[tuple[str, Result]]) -> list[Judgement]:

@@ -7,7 +7,6 @@ import numpy as np
 import scipy  # its parts are imported where they are first needed
 import torch
 from jaxtyping import Bool, Float
-from scipy.special import entr
 from torch import Tensor
 
 from helpers.measures._arrays import (
@@ -37,17 +36,6 @@ def mass(
 ) -> Float[Array, "*batch"]:
     """The attention on the tokens in `mask`: a share of the whole where the rows sum to one."""
     return (attention * mask).sum(-1)
-
-
-def entropy(rows: Float[Array, "*batch token"]) -> Float[Array, "*batch"]:
-    """The entropy of attention rows in nats, from 0 (one token) to log(tokens) (uniform).
-
-    Raises:
-        ValueError: rows that are no distribution, such as the patches alone.
-    """
-    if (rows < 0).any() or (abs(rows.sum(-1) - 1) > 1e-2).any():
-        raise ValueError("attention rows must be non-negative and sum to one")
-    return (torch.special.entr(rows) if isinstance(rows, Tensor) else entr(rows)).sum(-1)
 
 
 def iou(a: PatchSet, b: PatchSet) -> Float[Array, " image"]:
@@ -91,28 +79,12 @@ def roughness(maps: Float[Tensor, "image row column"]) -> Float[Tensor, " image"
     return torch.cat(steps, dim=1).mean(1) / maps.mean((1, 2))
 
 
-def shared_attention(
-    rows: Float[Tensor, "*batch query token"], most: int
-) -> Float[Tensor, "*batch"]:
-    """The attention that at least 90 % of the queries each give to the same few tokens.
-
-    Those are the tokens, at most `most`, that get the most in the mean over the queries. With one
-    token and a value of at least 0.5 this is the event of arXiv:2606.08105; several are this
-    project's: what four corners share is no event for any of them.
-
-    >>> rows = torch.tensor([[0.6, 0.3, 0.1]] * 9 + [[0.0, 0.0, 1.0]])
-    >>> round(float(shared_attention(rows, 1)), 2), round(float(shared_attention(rows, 2)), 2)
-    (0.6, 0.9)
-    """
-    if rows.shape[-1] == 0:
-        return rows.new_zeros(rows.shape[:-2])
-    most = min(most, rows.shape[-1])
-    taken = rows.mean(-2, keepdim=True).topk(most).indices.expand(*rows.shape[:-1], -1)
-    return given_by_most(rows.gather(-1, taken).sum(-1))
-
-
 def given_by_most(given: Float[Tensor, "*batch query"]) -> Float[Tensor, "*batch"]:
-    """What at least 90 % of the queries give."""
+    """What at least 90 % of the queries give, such as to the tokens that get the most.
+
+    To one token at least 0.5 is the event of arXiv:2606.08105; several are this project's: what
+    four corners share is no event for any of them.
+    """
     queries = given.shape[-1]
     enough = -(-9 * queries // 10)
     return given.kthvalue(queries - enough + 1, dim=-1).values
@@ -190,7 +162,7 @@ def concentration(
 
 
 def with_sink(attention: PerPlace) -> ImageMask:
-    """Which images have a sink anywhere, from the `shared_attention` of their heads."""
+    """Which images have a sink anywhere, from what most queries of each head give."""
     return (attention >= EVENT).flatten(1).any(1)
 
 

@@ -27,11 +27,11 @@ def magnitudes(x: Tokens) -> Float[torch.Tensor, "image 4"]:
     return torch.cat([flat.topk(TOP).values, flat.median(1, keepdim=True).values], dim=1)
 
 
-def massive(x: Tokens, factor: float = VARIANT) -> Bool[torch.Tensor, "image token width"]:
-    """Which activations are massive: above 100, and above `factor` x the hidden state's median."""
+def massive(x: Tokens) -> Bool[torch.Tensor, "image token width"]:
+    """Which activations are massive: above 100, and above 100 x the hidden state's median."""
     size = x.abs()
     median = size.flatten(1).median(1).values[:, None, None]
-    return (size > ABOVE) & (size > factor * median)
+    return (size > ABOVE) & (size > VARIANT * median)
 
 
 def has_massive(kept: Magnitudes, factor: float) -> Bool[torch.Tensor, "image block"]:

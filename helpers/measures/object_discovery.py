@@ -5,11 +5,11 @@ Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional as F
@@ -34,40 +34,27 @@ TrueBoxes = Sequence[Float[Array, "_ 4"]]  # of each image's objects
 TIE = 1e-6  # of a score, to the next one
 
 
-class LostMaps(NamedTuple):
-    """What LOST sees in one picture."""
-
-    degree: Int[Tensor, "row column"]  #: how many other patches each patch is similar to
-    seed: tuple[int, int]  #: row and column of the patch with the lowest degree
-    mask: Bool[Tensor, "row column"]  #: the object: the patches that the box encloses
-
-
-def lost_maps(
-    features: Float[Tensor, "row column width"], k: int = 100, bias: float = 0.0
-) -> LostMaps:
-    """The steps of LOST for one picture (Siméoni et al. 2021, section 3.2).
+def lost_masks(
+    features: Float[Tensor, "row column width"], ks: Sequence[int], biases: Sequence[float]
+) -> Iterator[Bool[Tensor, "row column"]]:
+    """The object that LOST finds in one picture (Siméoni et al. 2021, section 3.2), for every bias
+    and, within it, for every `k`.
 
     Similarity is the inner product, without normalisation, and two patches are similar where it is
-    positive. The seed is the patch with the lowest degree, the first of equal ones (the authors'
-    code, github.com/valeoai/LOST, leaves ties to the sort). Those of the `k` patches with the
-    lowest degree that are similar to the seed expand it. The mask holds the patches whose
-    similarity, summed over the expanded seed, is positive, as far as they are 4-connected with the
-    seed. Where a negative bias leaves nothing similar to the seed, the mask is the seed alone.
+    positive. The seed is the patch with the lowest degree (similar to the fewest others), the first
+    of equal ones (the authors' code, github.com/valeoai/LOST, leaves ties to the sort). Those of
+    the `k` patches with the lowest degree that are similar to the seed expand it. The mask holds
+    the patches whose similarity, summed over the expanded seed, is positive, as far as they are
+    4-connected with the seed. Where a negative bias leaves nothing similar to the seed, the mask is
+    the seed alone.
 
     Args:
-        k: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
-        bias: added to every similarity, in units of their mean magnitude in this picture. 0 in the
-            paper; Darcet et al. added one to the Gram matrix, and did not publish it.
+        ks: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
+        biases: added to every similarity, in units of their mean magnitude in this picture. 0 in
+            the paper; Darcet et al. added one to the Gram matrix, and did not publish it.
 
     Raises ValueError for `k` that does not fit the patches, and features that are not finite.
     """
-    return next(_all_lost_maps(features, (k,), (bias,)))
-
-
-def _all_lost_maps(
-    features: Float[Tensor, "row column width"], ks: Sequence[int], biases: Sequence[float]
-) -> Iterator[LostMaps]:
-    """`lost_maps` of one picture for every bias and, within it, for every `k`."""
     rows, columns, _ = features.shape
     for k in ks:
         if not 1 <= k <= rows * columns:
@@ -91,12 +78,11 @@ def _all_lost_maps(
             mask[seed] = True
             # 4-connected, which is SciPy's default
             components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))
-            mask = like(components == components[row, column], features)
-            yield LostMaps(degree.reshape(rows, columns), (row, column), mask)
+            yield like(components == components[row, column], features)
 
 
 def lost_boxes_within(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
-    """One box an image around the mask of `lost_maps`, at patch edges; `k` is at most all."""
+    """One box an image around the mask of `lost_masks`, at patch edges; `k` is at most all."""
     return lost_box_sweep(features, (bias,), (k,))[:, 0, 0]
 
 
@@ -109,9 +95,9 @@ def lost_box_sweep(
     masks = torch.zeros(
         math.prod(settings), rows, columns, dtype=torch.bool, device=features.device
     )
-    found = (one for image in features for one in _all_lost_maps(image, ks, biases))
+    found = (one for image in features for one in lost_masks(image, ks, biases))
     for mask, one in zip(masks, found, strict=True):
-        mask.copy_(one.mask)
+        mask.copy_(one)
     boxes = ops.masks_to_boxes(masks)  # first and last patch
     boxes[:, 2:] += 1
     return (boxes / boxes.new_tensor([columns, rows, columns, rows])).unflatten(0, settings)

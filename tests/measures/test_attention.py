@@ -7,12 +7,11 @@ from sklearn.metrics import jaccard_score
 
 from helpers.measures.attention import (
     concentration,
-    entropy,
+    given_by_most,
     iou,
     mass,
     rank_correlation,
     roughness,
-    shared_attention,
     top_agreement,
     top_patches,
     update_rank,
@@ -33,22 +32,6 @@ def test_mass_is_the_attention_in_the_mask(convert):
         np.array([[0.2, 0.8]])
     )  # one mask for all
     assert type(mass(convert(attention), convert(mask))) is type(convert(attention))
-
-
-@BOTH
-def test_entropy_closed_forms_and_scipy(convert):
-    uniform, one_token = np.full((1, 8), 1 / 8), np.eye(8)[:1]
-    assert np.asarray(entropy(convert(np.concatenate([uniform, one_token])))) == pytest.approx(
-        np.array([np.log(8), 0])
-    )
-    rows = np.random.default_rng(0).dirichlet(np.ones(50), size=(3, 4))
-    assert np.asarray(entropy(convert(rows))) == pytest.approx(stats.entropy(rows, axis=-1))
-
-
-@pytest.mark.parametrize("rows", [[[0.2, 0.2]], [[1.5, -0.5]], [[0.5, 0.5], [3.0, 4.0]]])
-def test_entropy_refuses_what_is_no_distribution(rows):
-    with pytest.raises(ValueError):
-        entropy(np.array(rows))
 
 
 @BOTH
@@ -130,49 +113,11 @@ def test_of_equal_scores_the_first_patches_are_taken():
     ]
 
 
-def planted(queries, tokens, sink, share, of=1.0):
-    """Uniform rows, of which the part `of` gives `share` to the tokens in `sink`, equally."""
-    rows = torch.full((queries, tokens), 1 / tokens)
-    for row in rows[: round(of * queries)]:
-        row[:] = (1 - share) / (tokens - len(sink))
-        row[sink] = share / len(sink)
-    return rows
-
-
 @pytest.mark.parametrize("queries", [1, 7, 10, 64])
-@pytest.mark.parametrize("sink", [[3], [0, 5], [1, 2, 6, 8]])
-def test_what_is_planted_is_found_and_shared_by_no_more_than_most(queries, sink):
-    rows = planted(queries, 12, sink, 0.8)
-    for most in (1, 2, 4):
-        expected = 0.8 * min(most, len(sink)) / len(sink) + 0.2 / (12 - len(sink)) * max(
-            0, most - len(sink)
-        )
-        assert shared_attention(rows, most).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_nine_queries_in_ten_are_enough_and_eight_are_not():
-    assert shared_attention(planted(10, 20, [4], 0.9, of=0.9), 1) == pytest.approx(0.9)
-    assert shared_attention(planted(10, 20, [4], 0.9, of=0.8), 1) == pytest.approx(1 / 20)
-    assert shared_attention(planted(64, 20, [4], 0.9, of=58 / 64), 1) == pytest.approx(
-        0.9
-    )  # 57.6 are 58
-    assert shared_attention(planted(64, 20, [4], 0.9, of=57 / 64), 1) == pytest.approx(1 / 20)
-
-
-def test_queries_that_attend_strongly_but_each_elsewhere_are_no_sink():
-    assert shared_attention(torch.eye(20), 4) == 0
-
-
-def test_it_is_the_rule_of_the_paper_for_one_token():
-    """Most attended in the mean; at least 90 % of the queries give it so much."""
-    rows = torch.rand(30, 2, 11, 9, generator=torch.Generator().manual_seed(0)).pow(6)
-    rows /= rows.sum(-1, keepdim=True)
-    found = shared_attention(rows, 1)
-    for image in range(30):
-        for head in range(2):
-            a = rows[image, head].numpy()
-            given = sorted(a[:, a.mean(0).argmax()], reverse=True)
-            assert found[image, head] == pytest.approx(given[int(np.ceil(0.9 * 11)) - 1])
+def test_nine_queries_in_ten_give_so_much(queries):
+    given = torch.rand(30, queries, generator=torch.Generator().manual_seed(0))
+    expected = given.sort(descending=True).values[:, int(np.ceil(0.9 * queries)) - 1]
+    assert torch.equal(given_by_most(given), expected)
 
 
 def test_value_ratio_is_that_of_the_norms():

@@ -39,12 +39,9 @@ def test_the_largest_and_the_median():
 
 def test_massive_is_above_100_and_above_the_factor():
     x = planted()
-    assert massive(x, 1000).nonzero().tolist() == [[0, 1, 4], [0, 1, 7]]
     found = [[0, 1, 4], [0, 1, 7], [0, 3, 4], [1, 2, 4]]
     assert massive(x).nonzero().tolist() == found
     assert massive(x / 20).nonzero().tolist() == []  # not above 100
-    assert massive(20 * x, 1100).nonzero().tolist() == [[0, 1, 4]]  # 20 is the median
-    assert massive(20 * x, 1000).nonzero().tolist() == [[0, 1, 4], [0, 1, 7]]
 
 
 def test_each_image_has_its_own_median():
@@ -52,7 +49,7 @@ def test_each_image_has_its_own_median():
     x[1] *= 15
     assert massive(x)[1].nonzero().tolist() == [[2, 4]]
     x[0] *= 15
-    assert massive(x, 1000)[0].nonzero().tolist() == [[1, 4], [1, 7]]
+    assert massive(x)[0].nonzero().tolist() == [[1, 4], [1, 7], [3, 4]]
 
 
 KEPT = torch.tensor(

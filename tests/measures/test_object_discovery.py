@@ -12,14 +12,14 @@ from helpers.measures.object_discovery import (
     in_boxes,
     lost_box_sweep,
     lost_boxes_within,
-    lost_maps,
+    lost_masks,
     object_auc,
     share_in_boxes,
 )
 
 
 def lost_by_hand(features, k, bias):
-    """LOST in float64 with NumPy and scikit-image: degree, seed, mask and box of one picture."""
+    """LOST in float64 with NumPy and scikit-image: mask and box of one picture."""
     shape = features.shape[:2]
     patches = features.reshape(shape[0] * shape[1], -1).astype(np.float64)
     gram = patches @ patches.T
@@ -33,7 +33,11 @@ def lost_by_hand(features, k, bias):
     mask = flood(positive, seed, connectivity=1)
     at = np.argwhere(mask)
     box = [*at.min(axis=0)[::-1] / shape[::-1], *(at.max(axis=0) + 1)[::-1] / shape[::-1]]
-    return degree.reshape(shape), seed, mask, box
+    return mask, box
+
+
+def lost_mask(features, k, bias=0.0):
+    return next(lost_masks(features, (k,), (bias,)))
 
 
 def planted(rows, columns, *objects):
@@ -66,20 +70,15 @@ def test_lost_by_hand(shape, k, bias):
     boxes = lost_boxes_within(torch.from_numpy(features), k, bias)
     assert boxes.dtype == torch.float32
     for image, box in zip(features, boxes, strict=True):
-        degree, seed, mask, expected = lost_by_hand(image, k, bias)
-        maps = lost_maps(torch.from_numpy(image), k, bias)
-        assert np.array_equal(maps.degree, degree) and maps.seed == seed
-        assert np.array_equal(maps.mask, mask)
+        mask, expected = lost_by_hand(image, k, bias)
+        assert np.array_equal(lost_mask(torch.from_numpy(image), k, bias), mask)
         assert box.numpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_lost_finds_a_planted_object():
     features = planted(8, 10, (2, 3, 5, 7))
-    maps = lost_maps(features, k=20)
-    assert maps.seed == (2, 3)
-    # The others of its own kind.
-    assert maps.degree[2, 3] == 3 * 4 - 1 and maps.degree[0, 0] == 80 - 12 - 1
-    assert maps.mask.sum() == 12 and maps.mask[2:5, 3:7].all()
+    mask = lost_mask(features, k=20)
+    assert mask.sum() == 12 and mask[2:5, 3:7].all()
     assert lost_boxes_within(features[None], k=20)[0].tolist() == pytest.approx(
         [3 / 10, 2 / 8, 7 / 10, 5 / 8]
     )
@@ -89,24 +88,22 @@ def test_the_first_of_equal_patches_is_the_seed_and_corners_do_not_connect():
     # Three objects of the same kind; the second touches the first at a corner, the third lies
     # apart.
     features = planted(8, 8, (1, 1, 3, 3), (3, 3, 5, 5), (6, 0, 8, 2))
-    assert lost_maps(features, k=12).seed == (1, 1)
     boxes = lost_boxes_within(torch.stack([features, features.flip(0)]), k=12) * 8
     assert boxes.tolist() == [[1, 1, 3, 3], [0, 0, 2, 2]]
 
 
 def test_the_bias_is_added_to_every_similarity():
     features = planted(6, 6, (1, 2, 4, 5))
-    everything = lost_maps(features, k=36, bias=10.0)
-    assert everything.mask.all() and (everything.degree == 35).all() and everything.seed == (0, 0)
-    nothing = lost_maps(features, k=36, bias=-10.0)  # not even the seed resembles itself
-    assert (nothing.degree == 0).all() and nothing.mask.nonzero().tolist() == [[0, 0]]
+    assert lost_mask(features, k=36, bias=10.0).all()
+    # Not even the seed resembles itself.
+    assert lost_mask(features, k=36, bias=-10.0).nonzero().tolist() == [[0, 0]]
 
 
 def test_half_precision_is_raised():
     # Products of 300 x 300 do not fit in float16: the similarities of c to a and b would add up to
     # nan.
     features = 300 * chain(1.0)
-    assert torch.equal(lost_maps(features.half(), k=3).mask, lost_maps(features, k=3).mask)
+    assert torch.equal(lost_mask(features.half(), k=3), lost_mask(features, k=3))
     assert lost_boxes_within(features[None].bfloat16(), k=3).dtype == torch.float32
 
 
@@ -139,9 +136,9 @@ BOXES, BOX = np.array([[0, 0, 0.5, 1]] * 2), np.array([[0, 0, 1.0, 1]])
     "refused",
     [
         lambda: lost_boxes_within(FLAT, k=0),
-        lambda: lost_maps(FLAT[0], k=37),
-        lambda: lost_maps(FLAT[0] * torch.nan, k=36),
-        lambda: lost_maps(FLAT[0] * torch.inf, k=36),
+        lambda: lost_mask(FLAT[0], k=37),
+        lambda: lost_mask(FLAT[0] * torch.nan, k=36),
+        lambda: lost_mask(FLAT[0] * torch.inf, k=36),
         lambda: corloc(BOXES, [BOX]),
         lambda: corloc(BOXES, [BOX, BOX[:0]]),
         lambda: corloc(BOXES, [BOX, 224 * BOX]),
