@@ -38,7 +38,6 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
     A book that is there already is replaced only by one that was built without a warning.
 
     Args:
-        root: the project.
         place: the folder to build in, `_build` unless given.
         stored: show neither the controls as they were run here nor runs that are not published.
         only: a run and some of its claims, to show nothing but these; links elsewhere lead nowhere.

@@ -55,7 +55,7 @@ def paired_tokens(
 
     Args:
         learnt: from so many of the images, the first, comes the threshold, by `rule`.
-        count: as in `helpers.measures.norms.paired_positions`.
+        count: of pairs, as in `helpers.measures.norms.paired_positions`.
         random: how many random patches of each image to keep besides.
         pixels: keep the normalised pixels of all these patches, too; "mean" keeps the mean of each
             colour alone.
@@ -147,13 +147,9 @@ def object_tokens(
     reducers: Callable[[Backbone], Sequence[Reducer]] = lambda backbone: (),
     whole: bool = False,
 ) -> dict[str, ObjectTokens]:
-    """Each model's output tokens (after the final LayerNorm), half of them on objects.
-
-    Args:
-        learnt, tested: images, with `masks` of their objects or None.
-        count: as in `helpers.measures.registers.object_places`.
-        reducers: what else to keep of the tested images, by model.
-        whole: as in `Lab.load`.
+    """Each model's output tokens (after the final LayerNorm), half of them on objects, at `count`
+    places of `helpers.measures.registers.object_places`; `reducers` say what else to keep of the
+    tested images.
     """
     found = {}
     for backbone in lab.load(whole=whole):

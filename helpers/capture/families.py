@@ -130,10 +130,7 @@ class Families(list[Family]):
 
 def peak(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]:
     """The image with the largest patch norm in the first model, and its map of patch norms in each
-    (patch row, patch column), over the median of the model's patches.
-
-    Args:
-        captured: title -> what was kept of the same images, with `TokenNorms` of the last block.
+    (patch row, patch column), over the median of the model's patches; from `TokenNorms` by title.
     """
     norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
     image = int(next(iter(norms.values())).amax(1).argmax())
@@ -151,12 +148,10 @@ def peak_maps(
     after: Mapping[str, Mapping[str, Captured]] = MappingProxyType({}),
 ) -> None:
     """Draw the image of the largest patch norm and its maps, one row a family: of the finished
-    model, and of the first training with each number of registers.
+    model, and of the first training with each number of registers; but families whose finished
+    model one of `before` and `after` does not have.
 
     Args:
-        images: that were captured.
-        families: whose members were captured; but those whose finished model one of `before` and
-            `after` does not have.
         trained: model -> what was kept, with `TokenNorms` of the last block.
         before, after: title -> finished model -> what was kept of it in some state; of the columns
             before those of trainings, which are the model as it is unless given, and after them.

@@ -164,13 +164,8 @@ class Lab:
     def load(
         self, models: Collection[str] | None = None, whole: bool = False
     ) -> Iterator[Backbone]:
-        """Each model, or each of `models`, loaded when the one before is done with.
-
-        Args:
-            models: those to load; all unless given.
-            whole: squash images to the model's input in place of cropping them.
-
-        Raises ModelUnavailable where none of them is here, or the laboratory has none.
+        """Each model, or each of `models`, loaded when the one before is done with; `whole`:
+        images are squashed and not cropped. Raises ModelUnavailable where none is here.
         """
         names = self.models if models is None else models
         if not self.models:
@@ -268,12 +263,7 @@ def maps_of(
     read: Callable[[Captured], Tensor] | None = None,
 ) -> dict[str, dict[Hashable, Tensor]]:
     """Model -> title of two lines -> (image, patch row, patch column) of what was kept of the
-    patches, in a row or on the grid, in each condition.
-
-    Args:
-        passes: as from `Lab.passes`.
-        key: of what was kept, and what the titles call it.
-        read: what is drawn in its place.
+    patches under `key`, in a row or on the grid, in each condition; or of what `read` makes of it.
     """
     what = key.replace("_", " ").removesuffix("s")
 

@@ -126,11 +126,8 @@ def register_neurons_of(
     search: Search = Search(),
     **one: Any,
 ) -> dict[str, list[RegisterNeuron]]:
-    """`find_register_neurons` in each model that has an outlier in these images, by its name.
-
-    Args:
-        models: of the laboratory; all unless given.
-        search: how; `one` of its attributes by name goes before it.
+    """`find_register_neurons` in each model that has an outlier in these images, by its name; `one`
+    of the attributes of `search`, by name, goes before it.
     """
     neurons, search = {}, replace(search, **one)
     settings = search.of(lab.models if models is None else models)
@@ -270,11 +267,8 @@ def outlier_units(
 ) -> dict[str, OutlierUnit]:
     """The unit of each model that has outliers.
 
-    Args:
-        placed: model -> its outliers; the first of their images are these.
-        searched: the unit is looked for in as many images, the first that have an outlier, and the
-            matched one, of similar output over all patches and of its block or a later one, in the
-            first of all.
+    The unit is looked for in the first `searched` images that have an outlier, and the matched one,
+    of similar output over all patches and of its block or a later one, in the first of all.
     """
     units = {}
     for backbone in lab.load([model for model, own in placed.items() if own.usual]):

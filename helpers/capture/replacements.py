@@ -118,8 +118,6 @@ def replaced_study(
     Args:
         train, images: labelled sets. From the first `n_learn` of `train` come the limit, the
             blocks, and the means; from all of them the probes.
-        classifier: as in `classifiers_of`.
-        models: of the laboratory; all unless given.
         condition: of the laboratory, in which the model is in all passes.
         kinds: in REPLACEMENTS, "outliers" among them.
     """
@@ -174,13 +172,9 @@ def attention_bias(
 ) -> Condition:
     """The replacement "bias" of `replaced_study`, for other studies (Jiang et al., Table 7).
 
-    Outlier tokens keep the mean key and value of those of other images in attention, and hold
-    nothing. Models without any before the last block are left out.
-
-    Args:
-        learn: the other images, from which threshold and blocks come, too.
-        plain: model -> what was kept of the images to be changed, with `TokenNorms(-1)`.
-        models: of the laboratory; all unless given.
+    Outlier tokens keep the mean key and value of those of the images `learn` in attention, from
+    which threshold and blocks come, too, and hold nothing. Models without any before the last block
+    are left out. `plain` is what was kept of the images to be changed, with `TokenNorms(-1)`.
     """
     means = _means(lab, "bias", learn, models, plain)
     return where_given(means, lambda b, own: replaced_tokens(b, *own))
@@ -193,11 +187,7 @@ def cached_prefix(
     block on, as in RegCache (Kim et al., arXiv:2510.04547).
 
     One token is appended, empty up to the block after which outliers appear. Models without any
-    before the last block are left out.
-
-    Args:
-        images: how many images will pass.
-        models: of the laboratory; all unless given.
+    before the last block are left out. `images` is how many will pass.
     """
 
     def cached(backbone: Backbone, own: Replacement) -> AbstractContextManager:
@@ -474,9 +464,8 @@ def shift_study(
 
     Args:
         learn: other images, for the neurons and for the mean key and value.
-        n_zeroed: the first images, which "zeroed" and the draws of random neurons have.
-        n_few: the first images, which the variants have.
-        search: of the neurons that are moved.
+        n_zeroed, n_few: the first images, which "zeroed" and the draws of random neurons have, and
+            which the variants have.
         shared_k: neurons of a model that several tokens share; 0: those that are moved.
     """
     found = searched_neurons(lab, learn, search, most=shared_k, matched=False)

@@ -80,13 +80,8 @@ def classifiers_of(
     condition: Hashable = "plain",
     schedule: str = "",
 ) -> Classifiers:
-    """A classifier of each model: "probe", fitted to the feature of the labelled images `train`, or
-    "published".
-
-    Args:
-        models: of the laboratory; all unless given.
-        condition: of the laboratory, under which the probes are trained.
-        schedule: of the probes, a name in `helpers.measures.probes.SCHEDULES`.
+    """A classifier of each model: "probe", fitted under a condition to the feature of the labelled
+    images `train` by a schedule in `helpers.measures.probes.SCHEDULES`, or "published".
     """
     check_choice("classifier", kind, ("probe", "published"))
     if kind == "published":
@@ -189,9 +184,8 @@ def probe_study(
         states: names of conditions, or name -> condition. A model that one of them leaves out is
             captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
-        models: of the laboratory; all unless given.
         readouts: names in READOUTS.
-        schedule: of the probes, a name in `helpers.measures.probes.SCHEDULES`.
+        schedule: a name in `helpers.measures.probes.SCHEDULES`.
     """
     kept = [*dict.fromkeys(READOUTS[name][0] for name in readouts)]  # two may share a reducer
     labels = images.require_labels()
@@ -303,13 +297,9 @@ def moved_outliers(
 ) -> MovedOutliers:
     """Where outliers go when the content changes and positions do not, and the other way round.
 
-    Args:
-        placed: model -> its outliers in unchanged images; models without any are left out.
-        kinds: changes of the content, as in `Images.changed`.
-
-    Returns:
-        Of the condition "as it is", which comes first, then of the `kinds`, then of the moves of
-        `helpers.interventions.position_conditions`.
+    Under the condition "as it is", then the `kinds` of `Images.changed`, then the moves of
+    `helpers.interventions.position_conditions`; models that have no outliers as `placed` are left
+    out.
     """
     usual = {model: own.usual for model, own in placed.items() if own.usual}
     conditions = dict.fromkeys(("as it is", *kinds), nullcontext)

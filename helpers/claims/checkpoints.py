@@ -69,11 +69,10 @@ def members(
     """Family -> the checkpoints that are compared with each other.
 
     Args:
-        models: published checkpoints, whose names say recipe and size; or controls.
+        models: published checkpoints, whose names say recipe and size (else ValueError); or
+            controls.
         other: a control that stands for the other recipe. Then each model is a family of its own.
         sides: of images in pixels; each group of them is one size of a control.
-
-    Raises ValueError for a name that says no recipe or no size.
     """
     found: dict[str, list[Member]] = {}
     for model in models:

@@ -223,11 +223,7 @@ def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName
     Compared is what the paper says of a test with what came of it here, on its own models and on
     those of which it speaks as well (`others` in `paper_says`): SAME where all come out so,
     DIFFERENT where one does not, NOT_COMPARED where none could have come out otherwise. A test
-    that goes beyond the paper is never compared.
-
-    Args:
-        models: each model that was judged -> its verdict.
-        values: model -> name -> value.
+    that goes beyond the paper is never compared. `models`: each that was judged -> its verdict.
     """
     uncompared = NOT_COMPARED if claim.source.bib else OURS
     found = [model for model in models if not model.startswith(CONTROL)]

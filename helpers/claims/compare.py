@@ -20,12 +20,8 @@ HEAD = (
 
 
 def compare(project: Project, a: str, b: str) -> tuple[str, bool]:
-    """What `python -m helpers compare A B` prints, and whether a verdict moved.
-
-    Args:
-        a, b: the name of a run, published or one's own, or the path of a result file.
-
-    Raises ValueError where there is no such run, or no claim is in both.
+    """What `python -m helpers compare A B` prints, and whether a verdict moved; `a` and `b` are
+    names of runs, or paths of result files. ValueError where no claim is in both.
     """
     one, other = _read(project, a), _read(project, b)
     shared = [id for id in project.registry.claims if id in one and id in other]

@@ -292,11 +292,8 @@ class Criterion:
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
-        """Verdict and reason for all models, and a dict for each with a value that a test names.
-
-        Args:
-            values: model -> name -> value.
-            not_run: model -> reason.
+        """Verdict and reason for all models, and a dict for each with a value that a test names, of
+        `values` by model and name; `not_run`: model -> reason.
         """
         named = {test.value for test in (*self.applies, *self.tests)}
         verdicts = []

@@ -50,7 +50,7 @@ class Registry:
         return [one for one in self.statements.values() if one.values_of == id]
 
     def __getitem__(self, id: str) -> Claim:
-        """The claim called `id`. Raises ValueError that names the nearest identifier."""
+        """The claim called `id`; ValueError that names the nearest identifier."""
         if id not in self.claims:
             raise ValueError(f"unknown claim {id!r}; {nearest(id, self.claims)}")
         return self.claims[id]

@@ -233,14 +233,8 @@ def judge(
     sources: Sequence[dict] = (),
     not_run: Mapping[str, str] | None = None,
 ) -> Result:
-    """The verdict of today's criterion on measured values.
-
-    Args:
-        values: what was measured; one value per model and name.
-        sources: `describe()` of each model and image set behind them.
-        not_run: model -> reason, for models that could not be had.
-
-    Raises ValueError where there is neither a value nor a model not run.
+    """The verdict of today's criterion on measured values, one per model and name; `sources` and
+    `not_run` as in `Result`. ValueError where there is neither a value nor a model not run.
     """
     values, not_run = list(values), dict(not_run or {})
     if not values and not not_run:
@@ -250,10 +244,7 @@ def judge(
 
 
 def by_model(values: Iterable[Value]) -> dict[str, ByName]:
-    """Model -> name -> value, both in the order of the values.
-
-    Raises ValueError where a model has two values of one name.
-    """
+    """Model -> name -> value, in their order; ValueError where a model has two of one name."""
     nested: dict[str, ByName] = {}
     for value in values:
         own = nested.setdefault(value.model, {})

@@ -51,11 +51,8 @@ PARQUET["column_encoding"] = {"number": "BYTE_STREAM_SPLIT"}
 
 
 class Values(list[Value]):
-    """The measured values of one claim's notebook, in the order in which they were added.
-
-    Attributes:
-        claim: by which they are judged.
-        dataset: on which they were measured, where `add` says no other.
+    """The measured values of one claim's notebook, in the order in which they were added; `dataset`
+    is that on which they were measured, where `add` says no other.
     """
 
     def __init__(self, claim: Claim, dataset: str):
@@ -78,12 +75,7 @@ class Values(list[Value]):
         whose mean is estimated as the unit of its term asks for (`estimated`).
 
         An interval of a single image is left out: `1 [1, 1]` would tell of a false certainty.
-
-        Args:
-            model: its name.
-            measured, more: name -> value.
-            dataset: on which it was measured, where it is another one.
-            start, end: of each name, before and after what is given.
+        `start` and `end` stand before and after each name.
         """
         for name, x in {**measured, **more}.items():
             whole = start + name + end
@@ -122,8 +114,6 @@ class Values(list[Value]):
             gains: names whose change is of interest.
             counted: names of which the share of trainings is of interest (`share_of_trainings`).
             statistics: of names that are no mean over images, for `bootstrap` with 200 resamples.
-            seed: of the bootstrap.
-            dataset: as in `add`.
         """
         first = next(iter(states.values()), {})
         rows = [(x, own, {} if own is first else {"change": first}) for x, own in states.items()]
@@ -160,10 +150,8 @@ class Values(list[Value]):
         and, where the family is judged, those in which it passed.
 
         Args:
-            families: of which all models were captured.
             passes: condition -> model -> what was kept, of the models as they are first.
             measure: takes a family, a model and what was kept of it; name -> one value an image.
-            options: of `add_family`.
         """
         plain, *conditions = passes
         for family in families:
@@ -190,11 +178,8 @@ class Values(list[Value]):
         models: Iterable[str] | None = None,
         called: Mapping[str, str] | None = None,
     ) -> list[Value | None]:
-        """The value called `name` of each of the models, None where it has none.
-
-        Args:
-            models: unless given, those that have it.
-            called: model -> what figures call it, where that is not its name.
+        """The value called `name` of each of the models, of those that have it unless given; None
+        where one has none. `called`: model -> what figures call it, where that is not its name.
         """
         named = called or {}
         own = {
@@ -213,10 +198,7 @@ class Values(list[Value]):
         tests.
 
         A panel has the models to which a test of its value is put. Where the claim does not apply
-        to a model, that is in the panels of the conditions alone.
-
-        Args:
-            called: as in `of`.
+        to a model, that is in the panels of the conditions alone. `called` is as in `of`.
         """
         criterion, own = self.claim.criterion, by_model(self)
         none = [x for x in own if criterion.decisive(x, own[x])[0] == "not applicable"]
@@ -261,8 +243,7 @@ class Values(list[Value]):
         Args:
             names: how the legend calls a value -> its name. Those that no model has are left out.
             label: of the axis; the label of the first value unless given.
-            models: unless given, those that have one of the values.
-            called: as in `of`.
+            models, called: as in `of`.
             reference: of a dashed line; unless given the threshold of the values, where they have
                 one alone.
             ends: model -> what follows each name of its values.
@@ -291,7 +272,6 @@ class Values(list[Value]):
             names: how the legend calls a value -> its name, in which {} stands for the number of
                 registers of the family; "" keeps a colour free. Those that no family has are left
                 out.
-            families: a row each, under its title.
             label: of the axis; that of the first value, of whatever state, unless given.
         """
         groups, reference = self._of_families(names, families)
@@ -325,10 +305,7 @@ class Values(list[Value]):
         Args:
             states: how the legend calls a state -> how the names of its values end, as in
                 `compared_families`.
-            families: a row each.
             quantities: how the names of values begin.
-            axes: one a quantity; new ones unless given.
-            legend: whether the first panel names the states.
         """
         axes = figures.rows(len(quantities)).flat if axes is None else axes
         panels = [
@@ -355,8 +332,7 @@ class Values(list[Value]):
         Args:
             names: how the row is called -> the name of its value; or the names alone, whose rows
                 are called as their terms are, without what all of these begin with.
-            label, reference: as in `compared`.
-            models: unless given, those that have one of the values.
+            label, models, reference: as in `compared`.
             printed: of others, without intervals: what they are called -> value's name -> number.
         """
         if not isinstance(names, Mapping):
@@ -383,12 +359,8 @@ class Values(list[Value]):
         models: Iterable[str] | None = None,
         printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
-        """Draw `by_value` below each other, nothing where no model has one of the values.
-
-        Args:
-            panels: each as in `by_value`.
-            labels: of their axes; as in `by_value` unless given.
-            models, printed: as in `by_value`.
+        """Draw `by_value` below each other, with its arguments; nothing where no model has one of
+        the values.
         """
         known = [[*names.values()] if isinstance(names, Mapping) else names for names in panels]
         drawn = [self.of(name, models) for names in known for name in names]
@@ -478,14 +450,8 @@ def load_claim(id: str) -> Claim:
 
 
 def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
-    """The verdict on `model` alone; NOT_TESTED of half a statement.
-
-    Args:
-        claim: by which it is judged.
-        model: its name.
-        estimates: name -> estimate or plain number; that with `end` behind its name is taken where
-            there is one.
-        end: of names.
+    """The verdict on `model` alone; NOT_TESTED of half a statement. Of the `estimates` that with
+    `end` behind its name is taken where there is one.
     """
     tests = (*claim.criterion.applies, *claim.criterion.tests)
     named = (x for test in tests if test.concerns(model) for x in (test.value, test.baseline))
@@ -499,12 +465,10 @@ def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str 
 def write_per_image(
     folder: Path, found: Iterable[tuple[str, str, str | None, Any]], images: Iterable[Any]
 ) -> None:
-    """Write what values take of each image into `folder`.
+    """Write what values take of each image into `folder`, `found` by model, name and data set.
 
-    Args:
-        found: model, name of the value, its data set, and what it takes of each image.
-        images: the `Images` behind the result. A value's pictures are those of the one set that is
-            called like its data set and has as many images.
+    A value's pictures are those of the one of the `images` that is called like its data set and has
+    as many images.
     """
     pictures: dict[tuple[str | None, int], set[tuple[str, ...]]] = defaultdict(set)
     for one in images:

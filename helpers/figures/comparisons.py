@@ -50,9 +50,6 @@ def forest(
         thresholds: what the legend calls one -> where it lies for each value, None where it does
             not judge it.
         label: of the axis that shows the values; their name and unit unless given.
-
-    Raises:
-        ValueError: values of several names.
     """
     ax = one(ax, 0.8 + 0.3 * len(values))
     if not values:
@@ -97,13 +94,9 @@ def compared(
     Args:
         groups: group -> one value a model, the same models in the same order in all groups; None in
             place of a value leaves the place empty. A group without values has its colour alone.
-        label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
         legend: what the line is called; that it is a reference, unless given.
         named: whether the legend names the groups, too; once is enough where panels share them.
-
-    Raises:
-        ValueError: the groups differ in their models.
     """
     drawn = [group for group, values in groups.items() if values]
     rows = [row for row in zip(*map(groups.get, drawn), strict=True) if any(row)]
@@ -146,12 +139,8 @@ def compared_settings(
     reference: float | None = None,
     legend: str = "",
 ) -> Axes:
-    """`compared` with settings in place of models.
-
-    Args:
-        groups: group, such as the model -> setting -> estimate, where nan is undefined. A group may
-            lack a setting, or have None for it.
-        label, reference, legend: as in `compared`.
+    """`compared` with settings in place of models: group, such as the model -> setting -> estimate,
+    where nan is undefined. A group may lack a setting, or have None for it.
     """
 
     def named(setting: str, estimate: object) -> SimpleNamespace | None:
@@ -223,8 +212,7 @@ def verdict_tables(
 
     Args:
         tables: model -> row, such as a claim -> a way to judge it -> verdict.
-        titles: row -> how it is called.
-        columns: model -> way to judge -> how its column is called.
+        titles, columns: row, and model -> way to judge -> how it is called.
     """
     axes = rows(len(tables), each=2.8, wide=True)
     for ax, (model, table) in zip(axes.flat, tables.items(), strict=True):
@@ -260,20 +248,13 @@ def heat_maps(
     tables: Mapping[str, ArrayLike],
     rows: Sequence,
     columns: Sequence,
-    axes: np.ndarray | None = None,
     label: str = "",
     xlabel: str = "",
 ) -> np.ndarray:
-    """Tables with the same names as heat maps, on one colour scale from 0.
-
-    Args:
-        tables: title -> (row, column), nan where there is no number.
-        rows, columns: their names.
-        axes: at least one a table, any shape; the rest are left empty.
-        label: of the colour bar.
-        xlabel: of the columns.
+    """Tables (row, column) with the same names as heat maps, on one colour scale from 0; nan where
+    there is no number.
     """
-    axes = many(axes, len(tables), 2, each=2.9)
+    axes = many(None, len(tables), 2, each=2.9)
     panels = np.ravel(axes)
     largest = max(np.nan_to_num(np.asarray(x)).max(initial=0) for x in tables.values()) or 1.0
     for ax, (title, table) in zip(panels, tables.items(), strict=False):

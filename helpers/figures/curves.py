@@ -39,10 +39,7 @@ def block_norms(
 ) -> Axes:
     """The patch norm after each block, one colour a model, one line style a quantile or mean.
 
-    Args:
-        norms: model -> (line, block), in the order of `names`; three at most.
-        ax: to draw on; the norms are on a logarithmic axis.
-        names: what each line is.
+    `norms`: model -> (line, block), in the order of `names`; three at most.
     """
     ax, handles = one(ax), []
     for (model, rows), colour, marker in cycled(norms.items(), COLOURS, MARKERS):
@@ -74,12 +71,9 @@ def response(
     Args:
         curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan
             in any of them leaves a gap.
-        ax: to draw on.
-        xlabel, ylabel: of the axes.
         reference: drawn as a horizontal dashed line.
         marked: x -> what is written below its tick.
-        legend: whether the curves are named.
-        log: whether the scale of values is logarithmic.
+        legend, log: whether curves are named, and the scale of values is logarithmic.
     """
     ax = one(ax)
     if not curves:
@@ -151,11 +145,9 @@ def trainings(
         panels: title -> kind, such as a number of registers -> one (steps, values) a training. All
             panels have one scale of values, each has its own scale of steps.
         axes: at least one a panel, (row, column); the first of the rest has the legend.
-        ylabel: of the values.
         reference: drawn as a horizontal dashed line.
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
         legend: one for several calls is enough.
-        xlabel: of the steps.
     """
     axes = np.atleast_2d(many(axes, max(1, len(panels)), 3, each=2.4))
     for ax in axes.flat[len(panels) :]:
@@ -214,12 +206,8 @@ def responses(
     marked: Mapping[float, str] = MappingProxyType({}),
     log: bool = False,
 ) -> np.ndarray:
-    """`response`, one panel a model under its name, on one scale of values.
-
-    Args:
-        curves: model -> name -> (x, values, low, high).
-        axes: one a model, any shape.
-        xlabel, ylabel, marked, log: as in `response`.
+    """`response`, one panel a model under its name, on one scale of values: model -> name -> (x,
+    values, low, high).
     """
     axes = many(axes, len(curves), each=2.4)
     panels = np.ravel(axes)
@@ -254,16 +242,10 @@ def sorted_images(
     points: int = 51,
     log: bool = False,
 ) -> Axes:
-    """One number an image, the images sorted by it, from 0 to 100 % of them.
+    """One number an image, the images sorted by it, from 0 to 100 % of them, as a `response`.
 
-    Args:
-        per_image: name -> (image,), whose quantiles are taken in its own precision; images without
-            a number (nan) are left out.
-        ax: to draw on.
-        ylabel: of the numbers.
-        reference: drawn as a horizontal dashed line.
-        points: quantiles of a curve.
-        log: as in `response`.
+    So many quantiles (`points`) are taken in the precision of the numbers; images without one (nan)
+    are left out.
     """
     curves = {}
     for name, x in per_image.items():

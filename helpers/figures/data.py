@@ -102,13 +102,10 @@ def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
 def summary(values: ArrayLike, whole: bool = True) -> list | dict:
     """An array as JSON data: its numbers, or its moments where they are more than 100.
 
-    What is not finite becomes None, and what is below 1e-9 of the largest number 0. Of an array
-    that is not kept `whole` only shape, finite, mean and sd.
-
-    Returns:
-        A list for a short vector; else a dict of shape and numbers, or of shape, finite (how many
-        are), mean, sd, min, max, the deciles q10 to q90 and order, the mean weighted with the place
-        in the array, which another order changes.
+    What is not finite becomes None, and what is below 1e-9 of the largest number 0. A short vector
+    is a list; else it is a dict of shape and numbers, or of shape, finite (how many are), mean, sd,
+    min, max, the deciles q10 to q90 and order, the mean weighted with the place in the array, which
+    another order changes. Of an array that is not kept `whole` only shape, finite, mean and sd.
     """
     x = np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
     shape, flat = "x".join(map(str, x.shape)), x.ravel()

@@ -39,7 +39,6 @@ def norm_histogram(
     Args:
         norms: model -> patch norms, any shape, positive.
         thresholds: model -> outlier threshold; a model may lack one.
-        ax: to draw on; both axes are logarithmic.
         rule: how the thresholds were found, such as 'percentile:98', for the legend.
         medians: so many of a model's medians are marked above, in its colour.
     """
@@ -88,13 +87,8 @@ def similarity_densities(
     names: tuple[str, str] = ("normal patches", "outlier patches"),
 ) -> np.ndarray:
     """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a), a panel a
-    model.
-
-    Args:
-        groups: model -> similarities of normal patches and of outliers, any shape; nan are left out
-            and a group may be empty.
-        axes: one a model.
-        names: of the two groups.
+    model: similarities of normal patches and of outliers, or of groups with other `names`, any
+    shape; nan are left out and a group may be empty.
     """
     if not groups:
         return np.array([])
@@ -120,12 +114,8 @@ def similarity_densities(
 
 
 def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes | None = None) -> Axes:
-    """Share of images per block in which outliers start, bars side by side for the models.
-
-    Args:
-        onset: model -> first block of each image (image,), -1 where there is none.
-        depth: number of blocks, of the deepest model.
-        ax: to draw on.
+    """Share of images per block in which outliers start, bars side by side for the models: the
+    first block of each image (image,), -1 where there is none; `depth` is that of the deepest.
     """
     ax = one(ax)
     positions = np.array([*range(depth), depth + 1])  # the last one is 'none', set apart

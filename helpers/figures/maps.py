@@ -89,12 +89,8 @@ def share_maps(
 
 
 def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axes:
-    """An image with the planted outlier patches outlined and those that were found dotted.
-
-    Args:
-        image: PIL or (height, width, 3).
-        planted, found: (patch row, patch column) bool.
-        ax: to draw on.
+    """An image with the `planted` outlier patches (patch row, patch column) outlined and those that
+    were `found` dotted.
     """
     pixels = np.asarray(image)
     patch = np.array(pixels.shape[:2]) / np.shape(planted)
@@ -126,8 +122,7 @@ def twin_maps(
         maps: one mapping a row: title, such as a number of registers -> (patch row, patch column).
             Those of the first row are written.
         axes: (row, 1 + map).
-        label: of the colour bars.
-        labels: one a row, written beside the image.
+        label, labels: of the colour bars, and of each row.
     """
     across = 1 + len(maps[0])
     axes = np.asarray(many(axes, len(maps) * across, across, each=1.7, more=0.4))
@@ -190,7 +185,6 @@ def box_rows(
     """Images with their true boxes and those that each model finds, one model a row.
 
     Args:
-        images: PIL or (height, width, 3).
         truth: (object, 4) of each, may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of
             the picture. None where none is known.
         found: model -> name, such as the method -> (image, 4).
@@ -258,12 +252,8 @@ def map_rows(
     each: float = 1.4,
     more: float = 0.4,
 ) -> np.ndarray:
-    """`panels` with a row for each model and image: the image, then its maps.
-
-    Args:
-        images: PIL.
-        maps: model -> title -> (image, patch row, patch column), each with a colour bar.
-        each, more: height of a row, and of all beyond rows, in inches, as in `rows`.
+    """`panels` with a row for each model and image: the image, then its maps, model -> title ->
+    (image, patch row, patch column), each with a colour bar; `each` and `more` as in `rows`.
     """
     if not maps:
         return np.array([])
@@ -315,15 +305,8 @@ def _draw(ax: Axes, values: np.ndarray, scale: Normalize) -> AxesImage:
 def block_strips(
     strips: Mapping[str, ArrayLike], figure: Figure | None = None, columns: int = 6
 ) -> list[np.ndarray]:
-    """One strip of `block_maps` below the other, each with its own colour scale.
-
-    Args:
-        strips: title, such as the model -> (block, patch row, patch column).
-        figure: empty, a new one unless given; it gets the height that the strips need.
-        columns: maps beside each other.
-
-    Returns:
-        The axes (row, column) of each strip.
+    """One strip of `block_maps` below the other, each with its own colour scale, in a `figure` that
+    gets the height that they need; the axes (row, column) of each.
     """
     counts = [math.ceil(len(maps) / columns) for maps in strips.values()]
     figure = plt.figure(figsize=(7, 1)) if figure is None else figure
@@ -348,7 +331,6 @@ def model_maps(
             the model saw, which may be cropped: `Backbone.as_seen` gives that.
         maps: label, such as the model -> (patch norms, [CLS] attention), each (image, patch row,
             patch column).
-        axes: (row, 3).
     """
     shown = images if isinstance(images, Mapping) else dict.fromkeys(maps, list(images))
     pictures = [

@@ -20,14 +20,11 @@ def load_train_test(
     choice of n_train + n images is divided: the first n_train are for training, and copies of a
     picture stay with the first of them.
 
-    Args:
-        train, test, n_train, n, seed: as for `load_images`.
-        by: a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
-            in a seeded order, up to where the training images come nearest to n_train.
+    `by` is a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
+    in a seeded order, up to where the training images come nearest to n_train.
 
-    Raises:
-        ValueError: a count below 1, an image without a label, an image or a value of `by` in both
-            sets, or classes that differ.
+    Raises ValueError for an image without a label, an image or a value of `by` in both sets, and
+    classes that differ.
     """
     if min(n_train, n) < 1:
         raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")

@@ -60,17 +60,11 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     - A folder of images/ and masks/ has the mask of images/A/1.jpg in masks/A/1.png. A is then in
       the column 'sequence'.
 
-    Args:
-        name: as the page *Reproduce, data, cite* lists them.
-        n: number of images; needed for scenes, 'quiet' and 'broadcast', which have no end.
-        seed: of the choice; for what is drawn, of the drawing.
+    Names are those that the page *Reproduce, data, cite* lists. Scenes, 'quiet' and 'broadcast'
+    have no end, and are drawn by `seed`. `notes` say what is left out or may be meant otherwise.
 
-    Returns:
-        The images, whose `notes` say what is left out or may be meant otherwise.
-
-    Raises:
-        ValueError: n is above the size of the set; more than one image and more than 1 % do not
-            decode; boxes, labels or masks are none.
+    Raises ValueError where n is above the size of the set; more than one image and more than 1 % do
+    not decode; boxes, labels or masks are none.
     """
     name = stored_name(name)
     check_name(name)

@@ -38,10 +38,7 @@ def model_with_test_time_registers(
     tokens. In timm's VisionTransformer and Eva the registers stand among the prefix tokens, which
     timm's own methods take away; in other models, and in those that pool the prefix as well, they
     stand behind the patches until after the last block. A model without registers refuses its state
-    dict, strict or not.
-
-    Raises:
-        ValueError: an intervention is active, and as `test_time_registers`.
+    dict, strict or not. ValueError where an intervention is active.
     """
     if any(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
@@ -85,7 +82,6 @@ def write_model(
     """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone.
 
     Args:
-        backbone, neurons, count, clear, seed: as in `test_time_registers`.
         folder: made if need be; what stands there under these names is replaced once all is well.
         pixels: of at least one picture, by which the loader checks itself; kept as float16.
         graph: also as `model.pt2`, which holds all weights once more.
@@ -94,8 +90,7 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
 
-    Raises:
-        ValueError: `unwritable`, and as `model_with_test_time_registers`.
+    Raises ValueError for what is `unwritable`.
     """
     backbone.layout.require_free()
     if odd := unwritable(backbone):

@@ -47,10 +47,9 @@ class RegisterNeuron(NamedTuple):
 
 
 class MatchedNeuron(NamedTuple):
-    """A random unit beside a neuron.
+    """A random unit (from 0) beside a neuron.
 
     Attributes:
-        block, unit: which, from 0.
         written: L2 norm of what it writes to the residual stream, mean over tokens; LayerScale left
             out.
         wanted: the same of the neuron that it stands beside.
@@ -84,7 +83,6 @@ def test_time_registers(
     away again, as in `appended_registers`.
 
     Args:
-        backbone: the model.
         neurons: none only appends the tokens, which is the control.
         count: number of tokens, at least 1.
         init: of the tokens, as in `appended_registers`.
@@ -94,8 +92,7 @@ def test_time_registers(
         shared: all neurons of a block take the one value of largest magnitude among them, as in the
             authors' code; unless given each takes its own, which is their text.
 
-    Raises:
-        ValueError: a neuron that is not there or comes twice; another count, init or clear.
+    Raises ValueError for a neuron that is not there or comes twice.
     """
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
     shifts = shifts_of(backbone, neurons, first, count, clear, seed, shared)
@@ -167,13 +164,8 @@ def neuron_conditions(
     "moved": the neurons of each model act at `count` appended tokens. "empty token": these tokens
     alone. "random neurons": as many others of the same blocks moved (`random_neurons`). "matched
     neurons": those of `matched` moved, where given. "set to zero": the neurons zeroed, no token.
-    "set to mean": each at its mean over an image's patches, no token.
-
-    Args:
-        neurons: model -> its neurons; models without any are left out of all.
-        count: of tokens.
-        seed: of the random neurons, and of how tokens share neurons.
-        matched: model -> others of similar output, from `helpers.capture.matched_neurons_of`.
+    "set to mean": each at its mean over an image's patches, no token. Models without neurons are
+    left out of all.
     """
 
     def moved(backbone: Backbone, own: Neurons) -> AbstractContextManager:
@@ -195,20 +187,13 @@ def neuron_conditions(
 def shift_conditions(
     neurons: Mapping[str, Neurons], several: Mapping[str, Neurons], seed: int = 0
 ) -> dict[str, Condition]:
-    """What Jiang et al. compare with each other, by name.
+    """What Jiang et al. compare with each other, by name, of models that have neurons.
 
-    Args:
-        neurons: model -> its neurons; models without any are left out of all.
-        several: model -> those that several tokens share.
-        seed: of the draws, the shares and the "normal" token.
-
-    Returns:
-        What is compared (Table 7): "moved", the neurons act at one zero token; "zeroed", they are
-        set to zero; "random_I", as many random ones of the same blocks are, in five draws. And
-        variants of the shift: "cls_cleared", the neurons are zero at [CLS], too, as in the authors'
-        text; "normal" and "mean", the initial token (Table 10); "tokens_K", 1 to 5 tokens share
-        those of `several` (Tables 8 and 9); "shared", one token has these, and they take one value
-        a block, as in the authors' code.
+    Table 7: "moved", the neurons act at one zero token; "zeroed", they are set to zero; "random_I",
+    as many random ones of the same blocks are, in five draws. Variants of the shift: "cls_cleared",
+    the neurons are zero at [CLS], too, as in the authors' text; "normal" and "mean", the initial
+    token (Table 10); "tokens_K", 1 to 5 tokens share those of `several` (Tables 8 and 9); "shared",
+    one token has these, and they take one value a block, as in the authors' code.
     """
 
     def moved(own: Mapping[str, Neurons], **how: Any) -> Condition:

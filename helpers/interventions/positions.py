@@ -34,15 +34,10 @@ def moved_sources(
     """What `moved_positions` takes, to move the embeddings of a few patches.
 
     Args:
-        layout: of the model.
         positions: row-major patch indices, as many as the grid has patches around its centre
             (four).
         move: "swapped", they and the central patches have each other's; "permuted", all patches
             have each other's at random; "zeroed", they have none.
-        seed: of the permutation.
-
-    Raises:
-        ValueError: another move.
     """
     check_choice("move", move, MOVES)
     if move == "permuted":
@@ -103,11 +98,7 @@ def position_conditions(
 def neurons_off_at(
     backbone: Backbone, neurons: Neurons, positions: Sequence[int]
 ) -> Iterator[Backbone]:
-    """Set `neurons` to zero at the patches `positions` (row-major) and nowhere else.
-
-    Raises:
-        ValueError: a neuron or patch that is not there, or removed patches.
-    """
+    """Set `neurons` to zero at the patches `positions` (row-major) and nowhere else."""
     places = torch.tensor(_places(backbone.layout, positions), dtype=torch.int64)
 
     def off(x: Tensor, units: Tensor) -> Tensor:
@@ -124,9 +115,6 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
     """Take the patches `positions` (row-major) out of the sequence of every image before block 0.
 
     The others keep their order; none changes nothing, to the bit.
-
-    Raises:
-        ValueError: a patch that is not there, or patches that were removed before.
     """
     layout = backbone.layout
     gone = _places(layout, positions)
@@ -146,10 +134,8 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
 def unit_treatments(units: Mapping[str, Any]) -> dict[str, Change]:
     """What shows whether a neuron, or the patches at the usual positions, cause outliers, by name:
     it is set to zero, everywhere or there alone, or to its mean, or moved to one token; another one
-    of similar output is set to zero; these patches, or the central ones, are taken out.
-
-    Args:
-        units: model -> its `helpers.capture.OutlierUnit`.
+    of similar output is set to zero; these patches, or the central ones, are taken out. `units` are
+    the `helpers.capture.OutlierUnit` of each model.
     """
     return {
         "plain": nullcontext,

@@ -32,7 +32,6 @@ def replaced_tokens(
     the k-th that passes since entry.
 
     Args:
-        backbone: the model.
         places: indices into the sequence (see TokenLayout), -1 for none, as it is on entry.
         tokens: those of each image and place, 1 where they are the same for all.
         blocks: from 0 to the last but one, since the next block's attention reads the tokens.
@@ -40,9 +39,6 @@ def replaced_tokens(
             Its keys and values there are then those of `tokens`, and what the places hold is lost.
             As keys and values are linear in it, its mean gives the mean key and value of Sun et al.
             (arXiv:2402.17762, section 5) and Jiang et al. (arXiv:2506.08010, Table 7).
-
-    Raises:
-        ValueError: no such block, or an image without a row.
     """
     tokens = tokens.expand(len(places), len(blocks), places.shape[1], backbone.width)
     _require_attended(backbone, blocks)
@@ -71,14 +67,8 @@ def replaced_tokens(
 def masked_keys(
     backbone: Backbone, places: Int[Tensor, "image k"], blocks: Sequence[int]
 ) -> Iterator[Backbone]:
-    """Let no token attend to those at `places` in the block after each of the `blocks`.
-
-    Args:
-        backbone: a model of timm.
-        places, blocks: as in `replaced_tokens`.
-
-    Raises:
-        ValueError: no such block, an image without a row, or a model of another library.
+    """Let no token attend to those at `places` in the block after each of the `blocks`, both as in
+    `replaced_tokens`; in a model of timm.
     """
     if not backbone.family.startswith("timm"):
         raise ValueError(f"the attention of '{backbone.name}' takes no mask known here")
@@ -108,9 +98,6 @@ def resumed(
     it: to the bit the whole pass, for a part of its time.
 
     The k-th image gets the k-th row, as in `replaced_tokens`.
-
-    Raises:
-        ValueError: no block follows, or an image without a row.
     """
     _require_attended(backbone, [block])
     backbone.next_image = 0
@@ -154,16 +141,8 @@ def set_channels(
 ) -> Iterator[Backbone]:
     """Set `channels` to `values` in some tokens after `block` (Sun et al., arXiv:2402.17762).
 
-    Args:
-        backbone: the model.
-        block: from 0.
-        channels, values: of the hidden state.
-        where: "massive", in every token with a massive activation there
-            (`helpers.measures.massive`); "centre", in as many patches without one, the nearest to
-            the centre.
-
-    Raises:
-        ValueError: no such block, or another `where`.
+    `where` "massive": in every token with a massive activation there (`helpers.measures.massive`);
+    "centre": in as many patches without one, the nearest to the centre.
     """
     check_choice("where", where, WHERE)
     if not 0 <= block < backbone.depth:

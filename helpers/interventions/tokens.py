@@ -87,15 +87,10 @@ def appended_registers(
     7.6) adds its registers in this way and leaves the initialisation open.
 
     Args:
-        backbone: the model.
         count: number of tokens; 0 changes nothing, to the bit.
         init: "zeros"; "mean", the mean of the image's own patch tokens at that place; "normal",
-            drawn from N(0, 0.02^2), the same for all images, where a larger count keeps the draws
-            of a smaller one.
-        seed: of "normal".
-
-    Raises:
-        ValueError: a negative count, or another init.
+            drawn by `seed` from N(0, 0.02^2), the same for all images, where a larger count keeps
+            the draws of a smaller one.
     """
     check_choice("init", init, INITS)
     layout = backbone.layout
@@ -136,15 +131,10 @@ def dropped_patches(
     registers change nothing in the choice.
 
     Args:
-        backbone: the model.
         rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
         mode: "remove" takes them out of the sequence, and the layout has `kept`; "zero" sets them
             to the zero token, position embedding included: the layout stays, and they are attended
             to (and pooled) like any other.
-        seed: of the choice.
-
-    Raises:
-        ValueError: a rate outside [0, 1), or another mode.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate {rate} is not in [0, 1)")
@@ -201,13 +191,9 @@ def moved_positions(
     weight is touched; that output, as `capture` sees it inside, holds the difference too. Where
     position is rotary, the rotations change places as well.
 
-    Args:
-        backbone: the model.
-        sources: for each patch, row-major, the patch whose position it gets; -1 gives it none
-            (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
-
-    Raises:
-        ValueError: a model without position embedding.
+    `sources` has for each patch, row-major, the patch whose position it gets; -1 gives it none
+    (zeros, no rotation). Where each gets its own, nothing changes, to the bit. ValueError for a
+    model without position embedding.
     """
     backbone.layout.require_free()
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid

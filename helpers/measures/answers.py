@@ -151,11 +151,8 @@ def _is_right(scores: Float[Tensor, "_ class"], labels: Labels) -> Bool[Tensor, 
 
 
 def class_scores(scores: Float[Array, "image class"], labels: Labels) -> Estimates:
-    """Other measures than accuracy of how well the logits tell the classes apart.
-
-    Returns:
-        top3: share of images whose class is among the three highest scores; `macro_scores` of the
-        highest; macro_auc (`stats.macro_auc`) of the softmax.
+    """How well logits tell the classes apart: top3, the share of images whose class is among the
+    three highest; `macro_scores` of the highest; macro_auc (`stats.macro_auc`) of the softmax.
     """
     scores, labels = torch.as_tensor(scores).double(), to_numpy(labels)
     best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
@@ -202,10 +199,8 @@ def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray
 
 
 def recounted(before: float, after: float, n: int) -> Recount:
-    """What two published accuracies (0 to 1) on the same `n` images can say of a change.
-
-    Raises:
-        ValueError: an accuracy is not a whole number of n images.
+    """What two published accuracies (0 to 1) on the same `n` images can say of a change; ValueError
+    where one is not a whole number of images.
     """
     for accuracy in (before, after):
         if not 0 <= accuracy <= 1 or abs(accuracy * n - round(accuracy * n)) >= WHOLE:
@@ -262,12 +257,8 @@ DECIMALS = 6  # of a score: those that differ by less are equal
 
 
 def one_shot_images(labels: Int[np.ndarray, " image"], draws: int) -> Int[np.ndarray, " chosen"]:
-    """The images for so many draws, class by class: the first of each, one more than `draws`.
-
-    A class with one image has none.
-
-    Raises:
-        ValueError: all classes have one image.
+    """The images for so many draws, class by class: the first of each, one more than `draws`; of a
+    class with one image none.
     """
     return np.concatenate([own[: draws + 1] for own in _by_class(labels) if len(own) > 1])
 
@@ -290,22 +281,15 @@ def one_shot_ranks(
     draws: Sequence[Draw],
     device: Any = None,
 ) -> dict[tuple[str, str], Int[Tensor, "draw class"]]:
-    """How many classes beat the true one, for each part and reading (decoupling, section 3.3).
+    """How many classes beat the true one in each draw, for each part and reading (decoupling,
+    section 3.3).
 
-    Args:
-        full: from which the classifiers learn.
-        parts: what is tested beside it; those that are zero in all images are left out.
-        renormalised: the same parts where the weights of their tokens sum to one.
-        draws: as `one_shot_draws` gives them.
-        device: where the logistic regressions are fitted: of a thousand classes one takes seconds
-            on a GPU, minutes elsewhere.
-
-    Returns:
-        (part, reading) -> ranks in each draw; the full output is the part 'full'. The readings are
-        '': cosine to the full output of each class's training image; 'logistic': logistic
-        regression on these; 'centred': cosine without the mean of the training images, of the full
-        outputs and of the part; and of a part 'renormalised': cosine, where its weights sum to one;
-        'own': cosine, the classifier learns from the part itself.
+    The part 'full' is the full output, from which classifiers learn; parts that are zero in all
+    images are left out. The readings are '': cosine to the full output of each class's training
+    image; 'logistic': logistic regression on these, fitted on `device`; 'centred': cosine without
+    the mean of the training images, of the full outputs and of the part; and of a part
+    'renormalised': cosine, where the weights of its tokens sum to one; 'own': cosine, the
+    classifier learns from the part itself.
     """
     ranks = {}
     for train, test in draws:
@@ -337,12 +321,9 @@ def beaten_by(scores: Float[Tensor, "class class"]) -> Int[Tensor, " class"]:
 def one_shot_accuracy(
     ranks: Mapping[tuple[str, str], Int[Tensor, "draw class"]], best: int
 ) -> dict[str, Float[Tensor, " class"]]:
-    """How often the class of a test image is among the `best` answers, and what a part loses, mean
-    over draws.
-
-    Returns:
-        'PART_top5_READING' in % (without the last '_' for ''), and for parts 'PART_gap_READING',
-        but for 'own': full output minus part in points. 'renormalised' is compared with ''.
+    """How often the class of a test image is among the `best` answers, 'PART_top5_READING' in %
+    (without the last '_' for ''), and what a part loses, 'PART_gap_READING' in points, but for
+    'own': full output minus part. Means over draws; 'renormalised' is compared with ''.
     """
     right = {key: 100 * (x < best).double().mean(0) for key, x in ranks.items()}
     found = {}

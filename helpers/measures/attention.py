@@ -95,11 +95,8 @@ def value_ratio(
 ) -> Float[Tensor, "*batch"]:
     """The norm of what the most attended token would add to the stream, over the others' mean norm.
 
-    At most 0.2 in a 'NOP', at least 0.5 in a 'broadcast' (arXiv:2606.08105).
-
-    Args:
-        received: the attention that each token gets, mean over the queries.
-        norms: of the values after output projection and LayerScale.
+    At most 0.2 in a 'NOP', at least 0.5 in a 'broadcast' (arXiv:2606.08105). `received` is the mean
+    over the queries; `norms` are those of the values after output projection and LayerScale.
     """
     sink = received.argmax(-1, keepdim=True)
     own = norms.gather(-1, sink).squeeze(-1)
@@ -112,11 +109,8 @@ def update_rank(
 ) -> Float[Tensor, "*batch"]:
     """The stable rank of what a head adds to the stream, ||U||_F^2 / sigma_1^2, in float64.
 
-    1 where all queries get the same; at most 1.5 in a 'broadcast' (arXiv:2606.08105).
-
-    Args:
-        mixed: the head's values under each query's attention.
-        weights: what makes of them what they add.
+    1 where all queries get the same; at most 1.5 in a 'broadcast' (arXiv:2606.08105). `mixed` are
+    the head's values under each query's attention, `weights` make of them what they add.
     """
     mixed, weights = mixed.double(), weights.double()
     # U U^T has the eigenvalues of the two Gram matrices' product, which are no wider than a head.
@@ -129,14 +123,11 @@ def update_rank(
 def writes(
     event: PerPlace, ratio: PerPlace, rank: PerPlace
 ) -> dict[str, Float[Tensor, "image *place"]]:
-    """What sinks write, by the rule of arXiv:2606.08105.
+    """What sinks write, by the rule of arXiv:2606.08105: "nop", "broadcast" and "other", 1 or 0 for
+    each head with a sink, nan for others.
 
-    Args:
-        event: the most that 90 % of the queries give to one token, of each head.
-        ratio, rank: its `value_ratio` and `update_rank`.
-
-    Returns:
-        "nop", "broadcast" and "other": 1 or 0 for each head with a sink, nan for others.
+    `event` is the most that 90 % of the queries give to one token; `ratio` and `rank` are the
+    head's `value_ratio` and `update_rank`.
     """
     nop, broadcast = ratio <= NOP, (ratio >= BROADCAST) & (rank <= ALIKE)
     found = {"nop": nop, "broadcast": broadcast, "other": ~(nop | broadcast)}
@@ -146,11 +137,9 @@ def writes(
 def concentration(
     received: Float[Tensor, "*batch token"], part: float = 0.01
 ) -> dict[str, Float[Tensor, "*batch"]]:
-    """How unevenly attention is received.
-
-    Returns:
-        "top": the share of the `part` of the tokens that get most, at least one; "peak": the
-        largest over the median, at most a million; "entropy": in nats, at most log(tokens).
+    """How unevenly attention is received: "top", the share of the `part` of the tokens that get
+    most, at least one; "peak", the largest over the median, at most a million; "entropy", in nats,
+    at most log(tokens).
     """
     shares = received / received.sum(-1, keepdim=True)
     most = max(1, round(part * shares.shape[-1]))

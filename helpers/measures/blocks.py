@@ -107,11 +107,8 @@ def reduction(
 ) -> Estimate:
     """How much is gone in the block where it is largest before, in %, of the means over images.
 
-    Args:
-        after, before: something positive of the same images, such as their largest norm.
-        decimals: to which values and resamples are rounded; what differs by less is rounding of the
-            forward pass.
-        seed: of the bootstrap, which draws both sides of an image together.
+    Both are positive and of the same images, whose sides the bootstrap draws together. Values and
+    resamples are rounded to `decimals`: what differs by less is rounding of the forward pass.
     """
     pairs = np.stack([to_numpy(at_peak(x, before)) for x in (after, before)], axis=1)
     return bootstrap(pairs, partial(_percent_gone, decimals=decimals), seed=seed)

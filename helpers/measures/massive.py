@@ -46,10 +46,8 @@ def onset_of(kept: Magnitudes) -> int | None:
 
 
 def fixed_channels(counts: Vectors) -> list[int]:
-    """The channels that are massive in at least half of the images.
-
-    Args:
-        counts: of each image, in how many tokens a channel is massive.
+    """The channels that are massive in at least half of the images; `counts`: in how many tokens of
+    each image.
     """
     return ((counts > 0).float().mean(0) >= MOST_IMAGES).nonzero()[:, 0].tolist()
 

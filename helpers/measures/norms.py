@@ -57,9 +57,7 @@ def threshold(norms: Norms, rule: str) -> float:
     finds its share of outliers, even where there are none. Where half of the norms or more are
     equal to the median, by 'mad' every norm above it is an outlier.
 
-    Raises:
-        ValueError: another rule, no norms, or norms that are NaN or infinite: a median of such says
-            nothing of any image.
+    Raises ValueError for another rule, no norms, and norms that are NaN or infinite.
 
     >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
     7.5
@@ -165,14 +163,8 @@ def paired_positions(
 ) -> tuple[Int64[Tensor, "image {count}"], Int64[Tensor, "image {count}"]]:
     """Up to `count` random outlier patches of each image, and as many random normal ones of it.
 
-    Args:
-        outliers: which patches are outliers, from `outliers`.
-        count: pairs wanted of an image; it has fewer where it has fewer outliers or normal patches.
-        seed: of the choice; that of an image does not depend on the images after it.
-
-    Returns:
-        (outlier, normal) patch indices, row-major; -1 where there is none, at the same places in
-        both, after the others.
+    Row-major indices; -1 where an image has fewer of either, at the same places in both, after the
+    others. The choice for an image does not depend on the images after it.
     """
     mask = to_numpy(outliers)
     keys = np.random.default_rng(seed).random(mask.shape)
@@ -193,9 +185,6 @@ def random_positions(
     """`count` random patches of each image, without replacement, as row-major patch indices.
 
     Of the images from the one with the index `first` on: what is drawn for those before is skipped.
-
-    Raises:
-        ValueError: a count below one, or above the number of patches.
     """
     if not 1 <= count <= patches:
         raise ValueError(f"{count} of {patches} patches without replacement")

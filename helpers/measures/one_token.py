@@ -76,9 +76,8 @@ def held_out_answers(
     learnt: int,
     **options: Any,
 ) -> Float[Tensor, " tested"]:
-    """100 where a classifier of the first `learnt` images names another one's class, else 0.
-
-    `options` are schedule, seed and device, as in `fit_classifier`.
+    """100 where a classifier of the first `learnt` images names another one's class, else 0;
+    `options` as in `fit_classifier`.
     """
     labels = torch.as_tensor(labels)
     probe = fit_classifier(features[:learnt], labels[:learnt], **options)

@@ -302,18 +302,12 @@ def placement(
 ) -> Placement:
     """Where and when a model's outliers are.
 
-    Its estimates: `outlier_images`; `outliers_per_image`; `position_share` and `position_share_98`,
-    the share of the outliers at the positions where most are, by the rule and by the 98th
-    percentile; `corner_share`, in the corners; `filled` and `corner_filled`, of the pairs of an
-    image and one of the usual positions, or a corner, the share with an outlier; where there are
-    outliers also `onset_block`, of the images with one, and `onset_share`, the share of images at
-    the commonest onset.
-
-    Args:
-        norms: of the patches after each block, of unchanged images.
-        corners: the patches in the corners of the grid.
-        rule: of an outlier; the onset is always by three medians of the block.
-        seed: of the halves of `position_share`.
+    Its estimates, of unchanged images: `outlier_images`; `outliers_per_image`; `position_share` and
+    `position_share_98`, the share of the outliers at the positions where most are, by the rule and
+    by the 98th percentile; `corner_share`, in the corners; `filled` and `corner_filled`, of the
+    pairs of an image and one of the usual positions, or a corner, the share with an outlier; where
+    there are outliers also `onset_block`, always by three medians of the block, of the images with
+    one, and `onset_share`, the share of images at the commonest onset.
     """
     last = norms[:, -1]
     limit, onset = threshold(last, rule), onset_block(norms)
@@ -349,11 +343,9 @@ def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
 
 
 def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
-    """How many outliers images have, and whether they are at `positions`, where expected.
-
-    Returns:
-        "count", outliers an image; "images", the share of images with one anywhere; "share", of the
-        outliers at `positions`; and `filled`.
+    """How many outliers images have, and whether they are at `positions`, where expected: "count",
+    an image; "images", the share of images with one anywhere; "share", of the outliers at
+    `positions`; and `filled`.
     """
     return {
         "count": over_images(mask.sum(1), (0, mask.shape[1])),

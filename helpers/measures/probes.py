@@ -99,16 +99,14 @@ def fit_classifier(
     for which it has one vector: C = 2).
 
     Args:
-        tokens: one an image.
         labels: classes from 0; the probe has an output for each up to the largest.
         schedule: a descent on the cross-entropy alone instead.
         seed: of a schedule's held-out images and order; the minimum needs none.
         device: where to compute; that of the tokens unless given.
         noise: of the minimum: what varies less than this part of the tokens' size tells nothing.
 
-    Raises:
-        ValueError: no labels, a negative one, or fewer than two classes.
-        RuntimeError: the minimum is not reached.
+    Raises ValueError for fewer than two classes, or a negative label, and RuntimeError where the
+    minimum is not reached.
     """
     if labels is None:
         raise ValueError("a classifier needs data with labels")
@@ -135,11 +133,8 @@ def fit_tuned(
 
     The minimum of the mean cross-entropy plus `penalty |W|^2 / 2` on standardised tokens, the bias
     free. Of the `penalties`, the strongest first, it is the last one before the cross-entropy of
-    the held-out tokens rises. Held-out tokens of a class that `tokens` lack decide nothing.
-
-    Raises:
-        ValueError: fewer than two classes, or no held-out token that decides.
-        RuntimeError: a minimum is not reached.
+    the held-out tokens rises. Held-out tokens of a class that `tokens` lack decide nothing;
+    ValueError where none is left. Other errors are those of `fit_classifier`.
     """
     labels, true = (torch.from_numpy(to_numpy(x).astype(np.int64)) for x in (labels, true))
     _require_two(labels)
@@ -172,16 +167,7 @@ def fit_position(
 
     The reproduction adds half the squared distance, in grid units, between the true coordinate and
     the expected one under the softmax. That term is not convex, so it is part of the loss only
-    where a `schedule` is given.
-
-    Args:
-        tokens: several an image.
-        positions: row-major patch indices; tokens at -1 are left out.
-        grid: (rows, columns).
-        schedule, seed, device: as in `fit_classifier`.
-
-    Raises:
-        ValueError: a position outside the grid, or tokens of fewer than two positions.
+    where a `schedule` is given. Positions are row-major patch indices; tokens at -1 are left out.
     """
     count = math.prod(grid)
     positions = positions.cpu().long()
@@ -211,13 +197,7 @@ def fit_regression(
     """Least squares with a small ridge: the optimum, so there is no seed and no schedule.
 
     Solves (C + 1e-4 mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C, both
-    accumulated in float64 over chunks of images.
-
-    Args:
-        tokens: several an image.
-        targets: what is to be read from each.
-        mask: the tokens to fit; all unless given.
-        device: where to compute; that of the tokens unless given.
+    accumulated in float64 over chunks of images, of the tokens in `mask`, all unless given.
     """
     if mask is None:
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

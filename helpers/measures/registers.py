@@ -39,10 +39,7 @@ from helpers.measures.probes import (
     fit_regression,
     right_classes,
 )
-from helpers.measures.stats import (
-    Estimate,
-    share,
-)
+from helpers.measures.stats import Estimate, share
 
 # Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et
 # al., Table 5).
@@ -70,13 +67,10 @@ def fit_heads(
     seed: int = 0,
     device: Any = None,
 ) -> dict[str, Probe]:
-    """A classifier of images for each head, without registers the first alone.
+    """A classifier of images for each head (`fit_classifier`), without registers the first alone.
 
-    Args:
-        pooled: cls (image, width), patch_mean (image, width) and registers (image, register,
-            width).
-        labels: of the images.
-        schedule, seed, device: as in `fit_classifier`.
+    `pooled` are cls (image, width), patch_mean (image, width) and registers (image, register,
+    width).
     """
     trained = [*HEADS][: 3 if pooled["registers"].shape[1] else 1]
     how = {"schedule": schedule, "seed": seed, "device": device}
@@ -106,12 +100,9 @@ def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
 
 
 def register_use(registers: PerRegister, patches: PerPatch) -> dict[str, Tensor]:
-    """How much attention registers get, image by image.
-
-    Returns:
-        "register_attention": all registers together; "register_first": whether one of them gets
-        more than any patch; and "register_attention I": the one that is the I-th most attended over
-        all images, I from 1.
+    """How much attention registers get, image by image: "register_attention", all together;
+    "register_first", whether one gets more than any patch; "register_attention I", the one that is
+    the I-th most attended over all images, I from 1.
     """
     ranked = registers[:, registers.mean(0).argsort(descending=True, stable=True)]
     use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
@@ -250,13 +241,8 @@ def takeover_traits(
 
 
 def share_of_trainings(shares: Sequence[Estimate]) -> Estimate:
-    """In which share of trainings the registers took over: in more than half of the images.
-
-    Args:
-        shares: of the images of each training, from `taken_over`.
-
-    Returns:
-        Wilson's interval over trainings; of a single training the share of its images, over images.
+    """In which share of trainings the registers took over, in more than half of the images, from
+    `taken_over`: with Wilson's interval over trainings; of a single one the share of its images.
     """
     if len(shares) == 1:
         return shares[0]

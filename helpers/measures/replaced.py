@@ -78,10 +78,7 @@ def borrowed(tokens: TokensAt, places: Places) -> TokensAt:
     """For each image the tokens of the next one that has any, of the last one those of the first.
 
     At each place that one's token at the same place where it has one there, else its highest. Zeros
-    where an image has no place.
-
-    Raises:
-        ValueError: fewer than two images have one.
+    where an image has no place. ValueError where fewer than two images have one.
     """
     some = (places >= 0).any(1).nonzero()[:, 0]
     if len(some) < 2:

@@ -60,9 +60,6 @@ def pairwise_cosine_over_images(x: Vectors) -> Estimate:
     """Mean cosine over all pairs of different images, in float64 (decoupling, section 3.2).
 
     Nan where a row is zero. The interval is by `jackknife`: each image is in many pairs.
-
-    Raises:
-        ValueError: fewer than 2 images.
     """
     return jackknife(*_pairwise_and_without(x), (-1, 1))
 
@@ -117,10 +114,7 @@ def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:
     Plain: `||Y'X||^2 / (||X'X|| ||Y'Y||)` of the centred features (Kornblith et al. 2019, eq. 5;
     decoupling, eq. 4). It is biased upwards when n is not much larger than the widths: see
     `cka_floor`. `debiased` uses the unbiased HSIC (Song et al. 2012, eq. 5; Nguyen et al. 2021).
-    Nan where one representation is constant.
-
-    Raises:
-        ValueError: fewer than 2 images (4 where debiased), or not the same number in x and y.
+    Nan where one representation is constant; ValueError for fewer than 2 images (4 where debiased).
     """
     x, y = map(_centred, _paired(x, y))
     _require(len(x), debiased)
@@ -133,10 +127,7 @@ def cka_over_images(x: Left, y: Right, debiased: bool = False) -> Estimate:
 
     A bootstrap draws images twice, and copies are alike in both representations: of 256 pairs of
     independent 192-d features CKA is 0.43, and after such draws 0.58 to 0.62. The interval is one
-    for CKA of this many images, whose bias it keeps.
-
-    Raises:
-        ValueError: fewer than 3 images (5 where debiased), or not the same number in x and y.
+    for CKA of this many images, whose bias it keeps. It takes one image more.
     """
     return jackknife(*_cka_and_without(x, y, debiased), (-1 if debiased else 0, 1))
 
@@ -179,11 +170,8 @@ def rank_share(x: Left) -> Estimate:
 
 
 class Floor(NamedTuple):
-    """What CKA is where the images of x and y do not belong together, over permutations.
-
-    Attributes:
-        mean: of all.
-        high: the 95th percentile.
+    """What CKA is where the images of x and y do not belong together: the `mean` over permutations,
+    and `high`, their 95th percentile.
     """
 
     mean: float

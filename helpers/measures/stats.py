@@ -40,12 +40,9 @@ MOST_COLUMNS = 8  # numbers of an image that are kept; what rests on all its pat
 
 
 class PerImage:
-    """What an estimate takes of each image.
-
-    Attributes:
-        pieces: (image,) float32 each, nan where an image has none. Of a mean or a share one; of
-            `bootstrap` one a column; of `jackknife` what each image adds to the value; of
-            `over_seeds` those of one training after another.
+    """What an estimate takes of each image, in `pieces`: (image,) float32 each, nan where an image
+    has none. Of a mean or a share one; of `bootstrap` one a column; of `jackknife` what each image
+    adds to the value; of `over_seeds` those of one training after another.
     """
 
     def __init__(self, *pieces: Shaped[Array, " _"]):
@@ -69,12 +66,10 @@ class Estimate(NamedTuple):
         value: nan where undefined.
         low, high: the ends of the interval; nan without one.
         n: the number of images (or items) it rests on.
-        step: what a single image can change in it; None unless that is one amount (or a few times
-            it), as in a share of images.
+        step: what a single image can change in it, where that is one amount, as in a share.
         over: what the interval is over: "images", or "trainings", new ones and new images.
-        trainings: of a mean over trainings, (value, low, high) of each with its interval over
-            images; else None.
-        per_image: what it takes of each image; None where that is no number or a few.
+        trainings: of a mean over trainings, (value, low, high) of each, over images.
+        per_image: what it takes of each image; None where that is no number or many.
     """
 
     value: float
@@ -113,13 +108,11 @@ def over_images(
         counts: numbers of patches or blocks, or shares of them, which are no repeated answers.
             Integers always are.
 
-    Returns:
-        Counts that are the same on all images could have varied: within limits their interval
-        allows for Wilson's upper end for 0 of n images at either limit, without limits they have
-        none. What else is the same on all images, and not at its limits, has no width.
+    Counts that are the same on all images could have varied: within limits their interval allows
+    for Wilson's upper end for 0 of n images at either limit, without limits they have none. What
+    else is the same on all images, and not at its limits, has no width.
 
-    Raises:
-        ValueError: an image lies outside the limits or has more than one number, or other limits.
+    Raises ValueError where an image lies outside the limits or has more than one number.
     """
     values = to_numpy(per_image)
     counts = counts or not np.issubdtype(values.dtype, np.floating)
@@ -163,18 +156,14 @@ def bootstrap(
     """A statistic of per-image values and its percentile interval over images.
 
     Percentiles are taken as far out as Student's t says (Hesterberg 2015). For a mean take
-    `over_images`.
+    `over_images`. The same seed and number of images draw the same images.
 
     Args:
-        per_image: one row an image. Images without any number (all nan) are dropped; n counts the
-            others.
-        statistic: takes resampled rows (image, ...) in float64 and returns a number; pass
-            np.nanmedian and the like where rows may hold some nan.
-        resamples: how many sets of n images are drawn with replacement.
-        seed: of the draws; the same seed and number of images draw the same images.
+        per_image: images without any number (all nan) are dropped; n counts the others.
+        statistic: takes resampled rows (image, ...) in float64; pass np.nanmedian and the like
+            where rows may hold some nan.
         groups: of each image, such as the drive that it is a frame of. Groups are drawn, and then
-            images within each of them (Davison & Hinkley 1997, section 3.8). Few groups give a
-            rough interval.
+            images within each of them (Davison & Hinkley 1997, section 3.8).
     """
     whole = to_numpy(per_image).astype(np.float64)
     kept = ~np.isnan(whole).all(axis=tuple(range(1, whole.ndim)))
@@ -234,15 +223,11 @@ def jackknife(
     images is not certainly perfect. What is 0 and may be anything above it has no interval.
 
     Args:
-        value: of all images.
-        without: each of the images in turn; nan where the statistic is not defined without an
-            image, and then there is no interval.
-        limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio.
+        without: each of the images in turn; where one is nan there is no interval.
+        limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio; ValueError for
+            a value outside them.
         carriers: the images that count, where not all do, such as those with an outlier.
         counts: a share of patches, which is the same without any image but could have varied.
-
-    Raises:
-        ValueError: the value lies outside the limits.
     """
     n, ends = len(without), NO_INTERVAL
     carriers = n if carriers is None else carriers
@@ -269,13 +254,9 @@ def over_seeds(
     by: the interval is over images, of these trainings alone, from the lowest end of their own
     intervals to the highest.
 
-    Args:
-        estimates: one a model, with its interval over images; those of value nan are left out.
-        limits: what values are possible, such as (0, 1) for a share; the interval ends there.
-
-    Returns:
-        n counts the models, and step is that of one image in one model, where all have the same. A
-        single model: its estimate, as it is.
+    n counts the models (those of value nan are left out), and step is that of one image in one
+    model, where all have the same. Of a single model it is its estimate. The interval ends at
+    `limits`, such as (0, 1) for a share.
     """
     kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
     if len(kept) < 2:
@@ -440,11 +421,7 @@ def bootstrap_spread(
     spreads stay below, never below 0. The upper end is that of the difference of the two groups.
     Groups without any variation, all alike, have no interval.
 
-    Returns:
-        Estimate and p-value; (NONE, nan) for fewer than two groups.
-
-    Raises:
-        ValueError: a group without images, or with nan.
+    (NONE, nan) for fewer than two groups; ValueError for a group without images, or with nan.
     """
     groups = [to_numpy(group).astype(np.float64) for group in groups]
     for i, group in enumerate(groups):
@@ -550,9 +527,7 @@ def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
-def _weights_in_groups(
-    groups: Shaped[np.ndarray, " image"], resamples: int, seed: int
-) -> np.ndarray:
+def _weights_in_groups(groups: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """As `_weights`, where whole groups are drawn first, and images within each that was drawn."""
     rng = np.random.default_rng(seed)
     _, group = np.unique(groups, return_inverse=True)

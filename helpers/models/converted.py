@@ -129,17 +129,12 @@ def from_transformers(
 ) -> tuple[VisionTransformer | Beit, dict[str, Any], bool]:
     """Timm's model with these weights, what it expects of an image, and whether it is distilled.
 
-    A distilled model has one register in timm's words, which is DeiT's distillation token.
+    A distilled model has one register in timm's words, which is DeiT's distillation token. `config`
+    is that of the model or of one around it, as in config.json; `state` may have other towers, too.
 
-    Args:
-        config: of the model or of one around it, as in config.json.
-        state: weights by the names of transformers, with those of other towers.
-        name: of the model, for messages.
-
-    Raises:
-        ValueError: an activation that timm's model lacks, no vision tower or several, or weights
-            that are no real numbers.
-        RuntimeError: weights that are missing, left over or of another shape.
+    Raises ValueError for an activation that timm's model lacks, no vision tower or several, and
+    weights that are no real numbers; RuntimeError for such as are missing, left over or of another
+    shape.
     """
     kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.
@@ -307,12 +302,9 @@ def _weights(name: str) -> dict[str, Tensor]:
 def published_head(name: str) -> nn.Linear:
     """The linear classifier that was published with DINOv2.
 
-    It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm. Raises
+    It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm. The
+    name is as 'transformers:facebook/dinov2-small-imagenet1k-1-layer', or that of a folder. Raises
     ModelUnavailable where it cannot be had here.
-
-    Args:
-        name: 'transformers:OWNER/NAME' or the folder of a DINOv2 for image classification, as
-            'transformers:facebook/dinov2-small-imagenet1k-1-layer'.
     """
     with loading(name):
         state = _weights(name)

@@ -340,7 +340,7 @@ def heat_maps():
         "vit.one, with": np.array([[0, 80.0, -1e-9]]),
         "blind": np.full((1, 3), np.nan),
     }
-    return figures.heat_maps(tables, ["keys"], [-3, -2, -1], None, "CorLoc (%)", "block")
+    return figures.heat_maps(tables, ["keys"], [-3, -2, -1], "CorLoc (%)", "block")
 
 
 @example
