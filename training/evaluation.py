@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
+from helpers.capture import AttentionReceived, ClsAttention, Feature, Output, TokenNorms, capture
 from helpers.images import Images
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.models import Backbone, TokenLayout
@@ -20,6 +20,7 @@ def evaluate(
     images: Images,
     classifies: bool = True,
     answers: Int[Tensor, " image"] | None = None,
+    border: int = 0,
 ) -> dict[str, Any]:
     """Accuracy, norms (see `measured_norms`) and `register_attention` of a model.
 
@@ -27,9 +28,13 @@ def evaluate(
     often the nearest other image by the cosine of the features is of the same class.
     `same_answer` (%): how often the head names the class in `answers`, where these are given.
     `register_attention`: share of the attention of [CLS] in the last block, for each register.
+    Where pictures have a `border` of so many patches, also `border_attention`, that on all of it,
+    and `border_sink` and `register_sink`, the share of the attention of all tokens on it or on all
+    registers, in the head of any block where that is largest.
     """
     layout, device = backbone.layout, backbone.device
     reducers = [TokenNorms(), Feature(), Output(), *([ClsAttention()] if layout.cls else [])]
+    reducers += [AttentionReceived("all", "all")] * bool(border)
     kept = capture(backbone, images, reducers, batch_size=64, device=device, progress=False)
     named, entry = kept["output"].argmax(-1), {}
     if images.labels is not None:
@@ -38,32 +43,61 @@ def evaluate(
         entry["accuracy"] = 100 * (guessed == labels).float().mean().item()
     if answers is not None:
         entry["same_answer"] = 100 * (named == answers).float().mean().item()
-    entry |= measured_norms(kept["token_norms"], layout)
+    entry |= measured_norms(kept["token_norms"], layout, border)
     if layout.cls:
-        attention = layout.register_tokens(kept["cls_attention"][:, 0], dim=-1)
-        entry["register_attention"] = attention.mean(0).tolist()
+        attention = kept["cls_attention"][:, 0].mean(0)
+        entry["register_attention"] = layout.register_tokens(attention, dim=-1).tolist()
+    if border:
+        received = kept["attention_received"].mean(0)  # (block, head, token)
+        free = ~in_picture(layout, border)
+        of_patches = layout.patch_tokens(attention, dim=-1), layout.patch_tokens(received, dim=-1)
+        entry["border_attention"], entry["border_sink"] = (
+            x[..., free].sum(-1).max().item() for x in of_patches
+        )
+        entry["register_sink"] = layout.register_tokens(received, dim=-1).sum(-1).max().item()
     return entry
 
 
+def in_picture(layout: TokenLayout, border: int) -> Bool[Tensor, " patch"]:
+    """Which patches lie inside a border of so many."""
+    rows, columns = layout.grid
+    inside = torch.zeros(rows, columns, dtype=torch.bool)
+    inside[border : rows - border, border : columns - border] = True
+    return inside.flatten()
+
+
 def measured_norms(
-    norms: Float[Tensor, "image block token"], layout: TokenLayout
+    norms: Float[Tensor, "image block token"], layout: TokenLayout, border: int = 0
 ) -> dict[str, Any]:
     """Of the patches after the last block, before the final LayerNorm, unless said otherwise.
 
     `outlier_images`, `outlier_tokens`: shares (3 x the median). `norm_median`; `norm_largest`: of
     an image, mean over images. `norm_ratio`: 99.9th percentile over the median, for each block.
-    `register_norm`: over that median, for each register.
+    `largest`, `register_largest`: of an image over the median, mean over images, for each block; of
+    registers, too. `register_norm`: over the median of the last block, for each register.
+
+    All of the patches inside the `border`. Of the border over the same medians, for each block:
+    `border_largest` and `border_outlier_images`.
     """
-    patches = layout.patch_tokens(norms, dim=-1)
+    everywhere, inside = layout.patch_tokens(norms, dim=-1), in_picture(layout, border)
+    patches, free = everywhere[..., inside], everywhere[..., ~inside]
     above, median = outliers(patches[:, -1], RULE), patches[:, -1].median()
-    registers = layout.register_tokens(norms[:, -1], dim=-1) / median
-    return {
+    medians = patches.transpose(0, 1).flatten(1).median(1).values
+    registers, more = layout.register_tokens(norms, dim=-1), {}
+    if border:
+        largest = free.amax(2) / medians  # (image, block)
+        more["border_largest"] = largest.mean(0).tolist()
+        more["border_outlier_images"] = (largest > 3).float().mean(0).tolist()
+    if layout.registers:
+        more["register_largest"] = (registers.amax(2) / medians).mean(0).tolist()
+    return more | {
         "outlier_images": above.any(1).float().mean().item(),
         "outlier_tokens": above.float().mean().item(),
         "norm_median": median.item(),
         "norm_largest": patches[:, -1].amax(1).mean().item(),
         "norm_ratio": [norm_ratio(block) for block in patches.unbind(1)],
-        "register_norm": registers.mean(0).tolist(),
+        "largest": (patches.amax(2) / medians).mean(0).tolist(),
+        "register_norm": (registers[:, -1] / median).mean(0).tolist(),
     }
 
 

@@ -31,6 +31,12 @@ PRESETS = {
         train="scenes-hard", test="scenes-hard", n_train=4000, steps=4000, scale=1.0,
         augment="", erase=0.0, mixup=0.0, cutmix=0.0, smoothing=0.0,
     ),
+    # Free places around photographs, of which one class is read from [CLS]: book/bench/borders.sh.
+    "borders": Recipe(
+        train="data:tiny-imagenet-64/train", test="data:tiny-imagenet-64/validation",
+        n_train=10100, image_size=48, depth=6, steps=1500, batch_size=16, lr=3e-3, augment="",
+        erase=0.0, mixup=0.0, cutmix=0.0, checkpoints=9,
+    ),
     # For one GPU, some two minutes each; the weights stay below 4 MB.
     "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000,
     batch_size=256, drop_path=0.1),

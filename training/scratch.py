@@ -2,11 +2,15 @@
 the disagreement of two views (DINO, SwAV).
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from timm.data import Mixup, create_transform
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
@@ -15,9 +19,36 @@ from torch.utils.data import Dataset
 
 from helpers.images import Images, load_train_test
 from helpers.models import Recipe, trained, wrap_timm
+from helpers.models.trained import DATA
 from training.evaluation import evaluate
 from training.recipes import DATA_SEED
 from training.tasks import Items, Task, seed_all
+
+TRAINING, TEST = 2, 3  # of the draws of a border
+
+
+class Frame:
+    """The border around pictures (see `Recipe`), with mean and standard deviation of `pictures`."""
+
+    def __init__(self, recipe: Recipe, pictures: Iterable[Image.Image]):
+        self.recipe, self.width = recipe, recipe.border * recipe.patch_size
+        if recipe.border:
+            pixels = (np.asarray(one) / 127.5 - 1 for one in pictures)
+            first, second = np.mean([(x.mean(), (x**2).mean()) for x in pixels], axis=0)
+            self.mean, self.std = first, np.sqrt(second - first**2)
+
+    def __call__(self, x: Float[Tensor, "3 h w"], which: int, index: int) -> Tensor:
+        """Normalised pixels with their border, drawn by the seed, `which` set and the `index`."""
+        if not self.width:
+            return x
+        shape = (3, *(side + 2 * self.width for side in x.shape[1:]))
+        framed = np.full(shape, self.mean, np.float32)
+        if self.recipe.frame == "noise":
+            generator = np.random.default_rng((self.recipe.seed, which, index))
+            framed += self.std * generator.standard_normal(shape, np.float32)
+        framed = torch.from_numpy(framed)
+        framed[:, self.width : -self.width, self.width : -self.width] = x
+        return framed
 
 
 class AugmentedImages(Items):
@@ -26,12 +57,13 @@ class AugmentedImages(Items):
     def __init__(self, images: Images, recipe: Recipe, start: int = 0):
         super().__init__(recipe, start)
         self.pictures, self.labels = list(images), images.labels
+        self.frame = Frame(recipe, self.pictures)
         self.transform = create_transform(
             recipe.image_size,
             is_training=True,
-            mean=trained.DATA["mean"],
-            std=trained.DATA["std"],
-            interpolation=trained.DATA["interpolation"],
+            mean=DATA["mean"],
+            std=DATA["std"],
+            interpolation=DATA["interpolation"],
             scale=(recipe.scale, 1.0),
             auto_augment=recipe.augment or None,
             re_prob=recipe.erase,
@@ -42,9 +74,11 @@ class AugmentedImages(Items):
         index = self.picture(item, len(self.pictures))
         seed_all(self.recipe.seed, 0, self.first + item)
         picture, label = self.pictures[index], int(self.labels[index])
-        if self.recipe.objective == "self-distillation":
-            return torch.stack([self.transform(picture), self.transform(picture)]), label
-        return self.transform(picture), label
+        views = 2 if self.recipe.objective == "self-distillation" else 1
+        drawn = [
+            self.frame(self.transform(picture), TRAINING, self.first + item) for _ in range(views)
+        ]
+        return torch.stack(drawn) if views > 1 else drawn[0], label
 
 
 class Supervised:
@@ -132,13 +166,18 @@ class FromScratch(Task):
         classes = int(max(self.train.labels.max(), self.test.labels.max())) + 1
         self.objective = OBJECTIVES[recipe.objective](recipe, classes)
         self.model = trained.build(recipe, self.objective.outputs)
+        if recipe.border:
+            frame, plain = Frame(recipe, self.train), create_transform(recipe.image_size, **DATA)
+            pixels = [frame(plain(x), TEST, i) for i, x in enumerate(self.test)]
+            self.test = replace(self.test, read=pixels.__getitem__)
 
     def items(self, start: int) -> Dataset:
         return AugmentedImages(self.train, self.recipe, start)
 
     def measure(self, model: nn.Module) -> dict[str, Any]:
-        backbone = wrap_timm("the model in training", model, trained.DATA, pretrained=True)
-        return evaluate(backbone, self.test, self.objective.classifies)
+        backbone = wrap_timm("the model in training", model, DATA, pretrained=True)
+        classifies, border = self.objective.classifies, self.recipe.border
+        return evaluate(backbone, self.test, classifies, border=border)
 
     def finished(self, model: nn.Module) -> nn.Module:
         if not self.objective.classifies:

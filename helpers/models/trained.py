@@ -35,7 +35,11 @@ SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
-_CHOICES = {"pool": ("token", "avg"), "objective": ("supervised", "self-distillation")}
+_CHOICES = {
+    "pool": ("token", "avg"),
+    "objective": ("supervised", "self-distillation"),
+    "frame": ("flat", "noise"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class Recipe:
         checkpoints: measurements along the training, the start and the end among them.
         objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and
             smoothing are not used.
+        border: patches around a picture on each side, beyond `image_size`; they are free, since no
+            class is read from them. The weights hold no border: who loads them has to draw it.
+        frame: 'flat' for a border of one grey, the mean of the pictures, or 'noise' for new
+            Gaussian noise each time, with their mean and standard deviation.
     """
 
     train: str = "scenes"
@@ -92,10 +100,14 @@ class Recipe:
     seed: int = 0
     objective: str = "supervised"
     prototypes: int = 256
+    border: int = 0
+    frame: str = "flat"
 
     def __post_init__(self) -> None:
         """Raise ValueError where it would train something else."""
         check_recipe(self, _CHOICES)
+        if self.border and self.pool != "token":
+            raise ValueError(f"with border {self.border} the head reads [CLS], not {self.pool!r}")
         if self.image_size % self.patch_size:  # timm would leave pixels out
             raise ValueError(f"patch size {self.patch_size} must divide {self.image_size}")
 
@@ -112,7 +124,7 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
     """The untrained model of a recipe; of the same seed equal to the bit in all that both have."""
     return twin_of(
         recipe,
-        img_size=recipe.image_size,
+        img_size=recipe.image_size + 2 * recipe.border * recipe.patch_size,
         patch_size=recipe.patch_size,
         num_classes=classes,
         class_token=recipe.pool == "token",

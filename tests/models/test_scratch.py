@@ -44,6 +44,8 @@ def tell(weights, recipe):
     [
         (TINY, {"image_size": 60}),
         (TINY, {"pool": "max"}),
+        (TINY, {"frame": "stripes"}),
+        (replace(TINY, border=1), {"pool": "avg"}),
         (TINY, {"checkpoints": 6}),
         (SINK, {"task": "loud"}),
         (ADDED, {"free": "some"}),

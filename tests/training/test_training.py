@@ -59,11 +59,15 @@ def alike(items, others):
     )
 
 
-@pytest.mark.parametrize("kind", ["scratch", "added", "sinks"])
+@pytest.mark.parametrize("kind", ["scratch", "borders", "added", "sinks"])
 def test_items_depend_on_recipe_and_position_alone(tiny, kind):
     sizes = {"steps": 6, "batch_size": 4, "registers": 1, "checkpoints": 2}
     recipe, make = {
         "scratch": (tiny, partial(AugmentedImages, images_of(6))),
+        "borders": (
+            replace(tiny, border=1, frame="noise"),
+            partial(AugmentedImages, images_of(6)),
+        ),
         "added": (PostHoc(**sizes), lambda *a: TargetedImages(images_of(6), to_tensor, None, *a)),
         "sinks": (SinkTask(**sizes), SinkPictures),
     }[kind]
@@ -75,6 +79,21 @@ def test_items_depend_on_recipe_and_position_alone(tiny, kind):
     for change, equal in (({"registers": 4}, True), ({"seed": 1}, False)):
         other = make(replace(recipe, **change), 0)
         assert alike([other[i] for i in places], first) is equal
+
+
+def test_a_border_is_grey_or_noise_as_the_pictures_are(tiny):
+    images, side = images_of(20), tiny.image_size
+    pixels = np.stack([np.asarray(one) for one in images]) / 127.5 - 1
+    plain = AugmentedImages(images, tiny)[0][0]
+    for frame, std in (("flat", 0), ("noise", pixels.std())):
+        x, _ = AugmentedImages(images, replace(tiny, border=2, frame=frame))[0]
+        width = 2 * tiny.patch_size
+        inside = torch.zeros(x.shape, dtype=torch.bool)
+        inside[:, width:-width, width:-width] = True
+        assert x.shape == (3, side + 2 * width, side + 2 * width)
+        assert torch.equal(x[inside].view_as(plain), plain)
+        assert x[~inside].mean().item() == pytest.approx(pixels.mean(), abs=0.03)
+        assert x[~inside].std().item() == pytest.approx(std, abs=0.03)
 
 
 def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
@@ -132,10 +151,14 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
     assert got["history"][-1]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["supervised", "self-distillation"])
-def test_a_training_that_was_stopped_resumes_to_the_bit(tiny, tmp_path, objective):
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"objective": "self-distillation"}, {"border": 1, "frame": "noise"}],
+    ids=str,
+)
+def test_a_training_that_was_stopped_resumes_to_the_bit(tiny, tmp_path, change):
     """And is not measured again once it has ended."""
-    recipe = replace(tiny, objective=objective)
+    recipe = replace(tiny, **change)
     model, history, reported, parts = resumed(recipe, tmp_path, step=2)
     assert reported == [4, 6] and [entry["step"] for entry in history] == [0, 2, 4, 6]
     assert history[0]["loss"] is None and all(entry["loss"] > 0 for entry in history[1:])
@@ -312,13 +335,31 @@ def test_what_is_planted_is_measured(spots, pool, registers):
     expected = {
         "accuracy": 75.0, "outlier_images": 1 / 4, "outlier_tokens": 1 / 64, "norm_median": 2.0,
         "norm_largest": np.mean([20.0, 2.0, 2.0, 2.0]), "norm_ratio": [ratio] * 3,
-        "register_norm": [3.0] * registers,
+        "register_norm": [3.0] * registers, "largest": [13 / 4] * 3,
     }  # fmt: skip
+    if registers:
+        expected["register_largest"] = [3.0] * 3
     if pool == "token":  # queries are zero: equal attention to all tokens
         expected["register_attention"] = [1 / (16 + registers + 1)] * registers
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_border_and_picture_are_measured_apart(spots):
+    """The white patch lies in the border of one patch when pictures are rolled by one row."""
+    model = wrapped(planted("token", 2))
+    rolled = [model.preprocess(one).roll(-8, 1) for one in spots]
+    rolled = replace(spots, read=rolled.__getitem__)
+    of_border, of_picture = evaluate(model, rolled, border=1), evaluate(model, spots, border=1)
+    for found, border, picture in ((of_border, 13 / 4, 1), (of_picture, 1, 13 / 4)):
+        assert found["border_largest"] == pytest.approx([border] * 3)
+        assert found["largest"] == pytest.approx([picture] * 3)
+        assert found["border_outlier_images"] == [(border > 1) / 4] * 3
+        assert found["outlier_images"] == (picture > 1) / 4
+        assert found["register_largest"] == pytest.approx([3.0] * 3)
+        for name, tokens in (("border_attention", 12), ("border_sink", 12), ("register_sink", 2)):
+            assert found[name] == pytest.approx(tokens / 19)
 
 
 @pytest.mark.parametrize(
