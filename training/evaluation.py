@@ -54,7 +54,9 @@ def evaluate(
         entry["border_attention"], entry["border_sink"] = (
             x[..., free].sum(-1).max().item() for x in of_patches
         )
-        entry["register_sink"] = layout.register_tokens(received, dim=-1).sum(-1).max().item()
+        if layout.registers:
+            of_registers = layout.register_tokens(received, dim=-1)
+            entry["register_sink"] = of_registers.sum(-1).max().item()
     return entry
 
 
