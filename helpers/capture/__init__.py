@@ -13,13 +13,7 @@ from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import attention_received, capture, cls_attention
 from helpers.capture.families import Families, Family, peak, peak_maps
 from helpers.capture.inputs import PixelSet, images_of
-from helpers.capture.lab import (
-    Captured,
-    Lab,
-    Passes,
-    by_model,
-    maps_of,
-)
+from helpers.capture.lab import Captured, Lab, Passes, maps_of
 from helpers.capture.records import TrainingRecords, training_records
 from helpers.capture.reducers import (
     PARTS,

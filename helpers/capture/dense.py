@@ -18,7 +18,6 @@ from helpers.measures.segmentation import (
     fit_segmenter,
     nearest_maps,
     pixel_counts,
-    probe_maps,
     segmentation_estimates,
     segmentation_gain,
 )
@@ -125,7 +124,7 @@ def dense_study(
         labels = train.segments_at(layout.grid)
         norms = captured["patch_norms"]
         return DenseState(
-            probe_maps(probe, tested).float(),
+            probe(tested).movedim(-1, 1).float(),
             nearest_maps(tested, first, labels, classes, most=most, seed=lab.seed),
             norms,
             layout.to_grid(outliers(norms, PRESENT)[ends[1] :]),

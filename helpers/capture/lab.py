@@ -91,7 +91,11 @@ class Passes(dict[Hashable, dict[str, Any]]):
     @property
     def by_model(self) -> dict[str, dict[Hashable, Any]]:
         """Model -> condition -> what was kept."""
-        return by_model(self)
+        models = dict.fromkeys(model for kept in self.values() for model in kept)
+        return {
+            model: {name: kept[model] for name, kept in self.items() if model in kept}
+            for model in models
+        }
 
 
 @dataclass
@@ -246,17 +250,6 @@ class Lab:
         return {"batch_size": self.batch_size, "device": self.device, "dtype": self.dtype}
 
 
-def by_model(
-    passes: Mapping[Hashable, Mapping[str, Any]],
-) -> dict[str, dict[Hashable, Any]]:
-    """Model -> condition -> what was kept or read, of passes by condition."""
-    models = dict.fromkeys(model for kept in passes.values() for model in kept)
-    return {
-        model: {name: kept[model] for name, kept in passes.items() if model in kept}
-        for model in models
-    }
-
-
 def maps_of(
     passes: Mapping[Hashable, Mapping[str, Captured]],
     key: str,
@@ -273,7 +266,7 @@ def maps_of(
 
     return {
         model: {f"{what}\n{name}": on_grid(c) for name, c in own.items()}
-        for model, own in by_model(passes).items()
+        for model, own in Passes(passes).by_model.items()
     }
 
 

@@ -34,26 +34,6 @@ from helpers.figures.style import (
 from helpers.names import shortened
 
 
-def token_maps(
-    images: Iterable,
-    norm_maps: Iterable,
-    attention_maps: Iterable,
-    axes: np.ndarray,
-    labels: Sequence[str] = (),
-) -> np.ndarray:
-    """The rows of `model_maps`; of a PIL image the central square is drawn."""
-    axes = np.asarray(axes).reshape(-1, 3)
-    for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
-        norms, attention = np.asarray(norms), np.asarray(attention)
-        row[0].imshow(_square(image))
-        add_colourbar(_draw(row[1], norms, colour_scale(norms)), row[1])
-        add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
-    _name(
-        axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels)
-    )
-    return axes
-
-
 def block_maps(maps: ArrayLike, axes: np.ndarray | None = None) -> np.ndarray:
     """A strip of patch-norm maps (block, patch row, patch column), on one colour scale.
 
@@ -327,17 +307,23 @@ def model_maps(
     """Rows of image, patch norms and [CLS] attention, the images of one model after another.
 
     Args:
-        images: PIL or (height, width, 3); of all models, or label -> its own. A map lies over what
-            the model saw, which may be cropped: `Backbone.as_seen` gives that.
+        images: PIL, of which the central square is drawn, or (height, width, 3); of all models, or
+            label -> its own. A map lies over what the model saw, which may be cropped:
+            `Backbone.as_seen` gives that.
         maps: label, such as the model -> (patch norms, [CLS] attention), each (image, patch row,
             patch column).
     """
     shown = images if isinstance(images, Mapping) else dict.fromkeys(maps, list(images))
     pictures = [
-        (label, image, *pair)
+        (label, image, *map(np.asarray, pair))
         for label, both in maps.items()
         for image, pair in zip(shown[label], zip(*both, strict=True), strict=True)
     ]
-    labels, *columns = zip(*pictures, strict=True)
-    axes = many(axes, 3 * len(labels), 3)
-    return token_maps(*columns, axes, labels=labels)
+    axes = np.asarray(many(axes, 3 * len(pictures), 3)).reshape(-1, 3)
+    for row, (_, image, norms, attention) in zip(axes, pictures, strict=True):
+        row[0].imshow(_square(image))
+        add_colourbar(_draw(row[1], norms, colour_scale(norms)), row[1])
+        add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
+    titles = "image", wrapped(NORM), "[CLS] attention\nin the last block"
+    _name(axes, titles, (wrapped(label) for label, *_ in pictures))
+    return axes

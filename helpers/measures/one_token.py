@@ -197,11 +197,6 @@ def read_patches(
     return readings
 
 
-def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:
-    """The mean of each colour channel over a patch, whose pixels are given channel by channel."""
-    return pixels.unflatten(-1, (3, -1)).mean(-1)
-
-
 def regression_errors(
     learn: PatchTokens,
     tested: TokensByKind,
@@ -256,10 +251,10 @@ def _ratio_of_ratios(rows: Float[np.ndarray, "image 2 2"]) -> float:
 
 
 def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token _"]:
-    """What is to be read from tokens."""
+    """What is to be read from tokens: "position", "pixels", or "rgb", the mean of each channel."""
     if name == "position":
         return coordinates(x.positions, grid)
-    return {"rgb": mean_colour, "pixels": lambda pixels: pixels}[name](x.pixels)
+    return x.pixels if name == "pixels" else x.pixels.unflatten(-1, (3, -1)).mean(-1)
 
 
 def _mean_errors(

@@ -52,11 +52,6 @@ def fit_segmenter(
     return fit_tuned(x, y, other, true, penalties, device=device)
 
 
-def probe_maps(probe: Probe, tokens: TokenGrid) -> Maps:
-    """The logits of each token; `pixel_counts` resizes them."""
-    return probe(tokens).movedim(-1, 1)
-
-
 def nearest_maps(
     tokens: TokenGrid,
     learnt: OtherTokens,

@@ -21,7 +21,6 @@ from helpers.capture import (
 from helpers.images import load_images
 from helpers.interventions import appended_registers
 from helpers.measures.norms import paired_positions, random_positions, threshold
-from helpers.measures.one_token import mean_colour
 from helpers.measures.registers import object_places
 
 MODEL, LEARNT = "control-content", 4
@@ -68,7 +67,7 @@ def test_tokens_are_those_of_outliers_and_of_as_many_normal_patches(images, kept
         torch.testing.assert_close(group.tokens, at(tokens, positions))
         pixels = Lab([MODEL]).capture(images, [SelectedPixels(positions)])[MODEL]["pixels"]
         assert torch.equal(group.pixels, pixels) and torch.equal(group.tokens, colours.tokens)
-        torch.testing.assert_close(colours.pixels, mean_colour(pixels))
+        torch.testing.assert_close(colours.pixels, pixels.unflatten(-1, (3, -1)).mean(-1))
         assert colours.pixels.shape[-1] == 3
     torch.testing.assert_close(kept["cls"], captured["cls"])
     assert kept.source == captured.source

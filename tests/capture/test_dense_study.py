@@ -13,7 +13,6 @@ from helpers.measures.segmentation import (
     iou_gain,
     mean_iou,
     pixel_counts,
-    probe_maps,
 )
 from helpers.models import load_backbone, planted
 
@@ -65,7 +64,7 @@ def test_each_state_has_its_own_probe(sets, study):
     grid = POINTS, POINTS
     points = train.segments_at(grid), validation.segments_at(grid)
     probe, penalty = fit_segmenter(first, points[0], second, points[1], CLASSES, [0.01])
-    maps = probe_maps(probe, tested).float()
+    maps = probe(tested).movedim(-1, 1).float()
     found = study.passes["control-noise"]["_moved"]
     torch.testing.assert_close(found.probe, maps, atol=1e-4, rtol=1e-4)
     assert found.penalty == penalty == 0.01

@@ -18,9 +18,9 @@ from helpers.capture import (
     Lab,
     OnPatches,
     Output,
+    Passes,
     PatchNorms,
     TokenNorms,
-    by_model,
     capture,
     lab,
     maps_of,
@@ -178,7 +178,7 @@ def test_conditions_by_model_and_their_maps():
     assert torch.equal(more.appended("token_norms", 0), more["token_norms"][:, 0, -2:])
     expected = {names[0]: {"plain": plain[names[0]], "more": more}}
     expected |= {names[1]: {"plain": plain[names[1]]}}
-    assert by_model(found) == expected and by_model({"plain": {}}) == {}
+    assert Passes(found).by_model == expected and Passes({"plain": {}}).by_model == {}
     norms = maps_of(found, "patch_norms")
     last = maps_of(found, "norm", lambda c: c.patches("token_norms")[:, -1])
     for model, own in expected.items():

@@ -108,13 +108,12 @@ def shown(axes):
 @example
 def token_maps():
     ramp = np.linspace(0, 1, 32)
-    images = [
-        np.stack(np.broadcast_arrays(ramp[:, None], ramp, level), axis=-1) for level in (0.2, 0.8)
-    ]
-    norms = [grid_norms(1)[0], grid_norms(1, share=0.0)[0]]
-    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 8, 8)
-    axes = plt.subplots(2, 3, figsize=(7, 4.6))[1]
-    return maps_module.token_maps(images, norms, attention, axes, labels=LONG[:2])
+    levels = np.broadcast_arrays(ramp[:, None], ramp, np.reshape([0.2, 0.8], (2, 1, 1)))
+    images = dict(zip(LONG, np.stack(levels, axis=-1)[:, None], strict=False))
+    norms = [grid_norms(1), grid_norms(1, share=0.0)]
+    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 1, 8, 8)
+    maps = dict(zip(images, zip(norms, attention, strict=True), strict=True))
+    return figures.model_maps(images, maps, plt.subplots(2, 3, figsize=(7, 4.6))[1])
 
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,6 @@ from helpers.measures.segmentation import (
     mean_iou,
     nearest_maps,
     pixel_counts,
-    probe_maps,
     right_gain,
     segmentation_estimates,
     segmentation_gain,
@@ -57,15 +56,6 @@ def test_the_probe_is_the_minimum_of_scikit_learn_on_resized_tokens():
     for scores in (ours, theirs):
         scores -= scores.mean(1, keepdims=True)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
-
-
-def test_resized_logits_are_those_of_resized_tokens():
-    tokens, segments = planted(6)
-    points = at(segments, (8, 10))
-    probe, _ = fit_segmenter(tokens, points, tokens, points, CLASSES, [0.01])
-    logits = F.interpolate(probe_maps(probe, tokens), (16, 20), mode="bilinear")
-    resized = F.interpolate(tokens.double().movedim(-1, 1), (16, 20), mode="bilinear")
-    torch.testing.assert_close(logits, probe_maps(probe, resized.movedim(1, -1)))
 
 
 def test_the_penalty_is_the_last_before_held_out_images_lose():
