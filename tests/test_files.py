@@ -12,7 +12,6 @@ from helpers.files import (
     read_content,
     write_bytes,
     write_text,
-    written_whole,
 )
 
 
@@ -31,15 +30,6 @@ def test_what_is_written_replaces_and_makes_the_folder(tmp_path):
     assert path.read_bytes() == "ö\n".encode()
     write_bytes(path, b"\0")
     assert path.read_bytes() == b"\0" and [*path.parent.iterdir()] == [path]
-
-
-def test_nothing_is_left_where_writing_failed(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), written_whole(path) as new:
-        new.write_text("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_or_its_compressed_form_is_read(tmp_path):

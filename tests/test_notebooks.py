@@ -79,12 +79,6 @@ def test_every_drawing_can_be_drawn(path):
 
 
 @every_source
-def test_something_is_compared(path):
-    checked = tagged(path, "nbval-check-output")
-    assert checked and all(cell.outputs for cell in checked)
-
-
-@every_source
 def test_every_figure_carries_its_numbers(path):
     outputs = [output.data for cell in code(path) for output in cell.outputs if is_picture(output)]
     assert outputs and all(

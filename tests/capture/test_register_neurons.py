@@ -332,24 +332,6 @@ def test_of_several_models():
     assert matched_neurons_of(Lab(names), {}, images) == {}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"where": "corners"}, "corners"),
-        ({"among": "layer"}, "layer"),
-        ({"rule": "fixed:1e9"}, "1e.09"),
-        ({"neurons": [(9, 0)]}, "9"),
-        ({"neurons": [(1, 0), (1, 0)]}, "1, 0"),
-        ({"neurons": [(0, unit) for unit in range(97)]}, "block 0"),
-    ],
-)
-def test_what_is_no_match(change, message):
-    backbone = build("small")
-    arguments = {"neurons": NEURONS, "rule": RULE} | change
-    with pytest.raises(ValueError, match=message):
-        matched_neurons(backbone, images=pixels(backbone, 2), **arguments)
-
-
 # The unit at outliers
 # --------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from zoo import build
 
 from helpers.capture import (
     REPLACEMENTS,
@@ -144,12 +143,6 @@ def test_in_a_state_of_the_model(sets):
     with state(backbone):
         norms = capture(backbone, sets[1], [TokenNorms(-1)])["token_norms"]
     assert torch.equal(norms, moved.plain["control-position"]["token_norms"])
-
-
-def test_a_model_without_cls_is_refused(sets, monkeypatch):
-    monkeypatch.setattr("helpers.capture.lab.load_backbone", lambda name, **_: build("pooled"))
-    with pytest.raises(ValueError, match="no .CLS. token"):
-        replaced_study(Lab(["pooled"]), *sets, 40)
 
 
 def test_a_cached_prefix_is_the_mean_outlier_of_other_images(sets):

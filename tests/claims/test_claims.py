@@ -307,11 +307,6 @@ def test_reason_quotes_value_interval_and_margin_rounded():
     assert "size = 1 >= 3 fails" in refuted and "auc = " not in refuted
 
 
-def test_an_interval_with_one_end_is_refused():
-    with pytest.raises(ValueError, match="x of a has an interval from 0.25 to None"):
-        Value.of("x", Estimate(0.5, 0.25, math.nan, 9), model="a")
-
-
 def test_what_is_nearly_zero_is_printed_as_zero():
     assert [str(value("x", at=at)) for at in (0.9e-9, -0.9e-9, 0.0)] == ["0"] * 3
     assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]

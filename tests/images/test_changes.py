@@ -53,19 +53,6 @@ def test_corruptions_do_what_they_say(tmp_path):
     assert np.abs(jpeg - np.asarray(Image.open(file))).mean() < 1
 
 
-@pytest.mark.parametrize(
-    "change, arguments, value",
-    [
-        ("corrupted", ("blurr", 1), "blurr"),
-        ("corrupted", ("blur", 6), "6"),
-        ("changed", ("r",), "r"),
-    ],
-)
-def test_unknown_changes_are_refused(change, arguments, value):
-    with pytest.raises(ValueError, match=value):
-        getattr(load_images("scenes", 1), change)(*arguments)
-
-
 def test_a_tiny_image_can_be_blurred(tmp_path):
     picture(255, (5, 3)).save(tmp_path / "a.png")
     assert load_images(f"folder:{tmp_path}").corrupted("blur", 5)[0].size == (5, 3)

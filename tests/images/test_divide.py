@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pictures import real_data, table, values, write
+from pictures import table, values, write
 
 from helpers.images import load_images, load_train_test
 
@@ -95,18 +95,6 @@ def test_copies_within_a_set_stay_together(tmp_path):
         load_train_test(patients, patients, 5, 5, by="patient")
 
 
-@pytest.mark.parametrize(
-    "train, n_train, by",
-    [("scenes", 0, None), *(("own", 2, by) for by in ("patent", "eye", "patient"))],
-)
-def test_divisions_that_cannot_be_made_are_refused(tmp_path, train, n_train, by):
-    columns = {"label": [0, 1, 0], "patient": ["x", "x", "x"], "eye": ["L", None, "R"]}
-    name = write(tmp_path / "a.parquet", table(range(3), **columns))
-    train = name if train == "own" else train
-    with pytest.raises(ValueError):
-        load_train_test(train, train, n_train, 1, by=by)
-
-
 def test_sets_of_other_classes_are_refused_and_without_names_taken_to_be_the_same(tmp_path):
     cats = write(tmp_path / "a.parquet", table(range(3), label=["cat", "dog", "cat"]))
     with pytest.raises(ValueError, match="cat"):
@@ -117,12 +105,3 @@ def test_sets_of_other_classes_are_refused_and_without_names_taken_to_be_the_sam
     plain = write(tmp_path / "c.parquet", table(range(3), label=[0, 1, 0]))
     train, test = load_train_test(plain, "scenes", 3, 2)
     assert train.class_names is None and test.class_names
-
-
-@real_data
-def test_patients_of_the_local_fundus_photographs_are_not_divided():
-    train, test = load_train_test(*["data:fundus-dme/train"] * 2, 300, 100, by="patient")
-    assert not set(train.columns["patient"]) & set(test.columns["patient"])
-    # At most four images of a patient.
-    assert len(train) + len(test) == 400 and abs(len(train) - 300) <= 2
-    assert set(train.labels) == set(test.labels) == {0, 1}

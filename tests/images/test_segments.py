@@ -85,16 +85,6 @@ def test_a_palette_gives_its_index(tmp_path):
     assert (images.segments[0] == classes(3)).all()
 
 
-@pytest.mark.parametrize(
-    ("mask", "value"),
-    [(None, "image"), (picture(1, (90, 64)), "RGB"), (Image.fromarray(classes(3, (80, 64))), "80")],
-)
-def test_masks_that_are_none_are_refused(tmp_path, mask, value):
-    name = write(tmp_path / "own.parquet", masked([3], masks=[mask]))
-    with pytest.raises((ValueError, OSError), match=value):
-        load_images(name)
-
-
 @pytest.mark.parametrize("size", [(180, 128), (448, 300), (150, 200)])
 def test_masks_stay_with_what_a_model_sees_of_the_whole_picture(tmp_path, size):
     """Grey tells the class; away from borders it does so after the model's own resizing."""

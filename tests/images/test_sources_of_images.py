@@ -21,23 +21,6 @@ def test_photographs_come_with_scikit_image():
     assert (camera[..., :1] == camera).all(), "a grey photograph stays grey"
 
 
-def test_folder(tmp_path, monkeypatch):
-    paths = ["cat/1.png", "cat/more/2.png", "dog/1.PNG", "dog/notes.txt", "dog/._1.png"]
-    for row, path in enumerate(paths):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(png(picture(row)))
-    monkeypatch.chdir(tmp_path)
-    for name in (f"folder:{tmp_path}", "folder:."):
-        with pytest.warns(UserWarning, match="1 '.txt'"):
-            images = load_images(name)
-        labels = dict(zip(images.ids, images.labels.tolist(), strict=True))
-        assert labels == {"cat/1.png": 0, "cat/more/2.png": 0, "dog/1.PNG": 1}
-        assert images.class_names == ["cat", "dog"]
-        found = dict(zip(images.ids, values(images), strict=True))
-        assert found == {"cat/1.png": 0, "cat/more/2.png": 1, "dog/1.PNG": 2}
-    assert load_images(f"folder:{tmp_path}/cat/more").labels is None
-
-
 PATHS = ("a[1]b", "[!a]1b", "what?", "star*", "**", "a::b", "zip::x", "x,y", "{a,b}", "~", "~x")
 PATHS += (
     "label=3",
@@ -71,14 +54,6 @@ def test_a_path_is_no_pattern(tmp_path, monkeypatch, folder):
         assert sorted(values(load_images(form))) == [0, 1, 2]
     mapped = load._from_parquet([Path("val.parquet")], name).cache_files
     assert bool(mapped) != ("::" in folder or "$" in folder)  # and not held whole
-
-
-def test_a_split_is_found_below_the_folder_of_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("REGISTERS_DATA", str(tmp_path))
-    write(tmp_path / "pictures" / "val-00000-of-00002.parquet", table([0, 1]))
-    write(tmp_path / "pictures" / "val-00001-of-00002.parquet", table([2]))
-    write(tmp_path / "pictures" / "valuable.parquet", table([3]))
-    assert sorted(values(load_images("data:pictures/val"))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -97,21 +97,6 @@ def test_boxes_of_objects_are_read_where_they_are_corners(as_list):
     assert tables.boxes_of(dataset, "hf:owner/name/val", *rows) is None
 
 
-@pytest.mark.parametrize(
-    "columns, value",
-    [
-        ({"label": [-5]}, "-5"),
-        ({"boxes": [[[1.0, 2.0, 3.0]]]}, r"\[1.0, 2.0, 3.0\]"),
-        ({"boxes": [[[1.0, 2.0, NAN, 4.0]]]}, "nan"),
-        ({"boxes": [[[5.0, 2.0, 3.0, 4.0]]]}, r"\[5.0, "),
-        ({"boxes": [[[1.0, 6.0, 3.0, 4.0]]]}, "6.0"),
-    ],
-)
-def test_ground_truth_that_is_none_is_refused(tmp_path, columns, value):
-    with pytest.raises(ValueError, match=value):
-        load_images(write(tmp_path / "a.parquet", table([3], **columns)))
-
-
 def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
     colour = Image.new("RGB", (12, 8), (200, 100, 50))
     exif = Image.Exif()
@@ -139,12 +124,3 @@ def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
         assert wrong <= (26 if name == "palette.png" else 1), name
         with Image.open(tmp_path / name) as opened:
             assert decode(opened).tobytes() == decode(tmp_path / name).tobytes() == image.tobytes()
-
-
-@pytest.mark.parametrize(
-    "pixels", [np.full((8, 12), 2**30, dtype=np.int32), np.full((8, 12), 0.5, dtype=np.float32)]
-)
-def test_numbers_without_a_white_are_refused(tmp_path, pixels):
-    Image.fromarray(pixels).save(tmp_path / "a.tiff")
-    with pytest.raises(ValueError, match=r"a\.tiff .*32 bits"):
-        load_images(f"folder:{tmp_path}")

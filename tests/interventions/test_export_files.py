@@ -155,18 +155,6 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "there").exists()
 
 
-def test_nothing_is_written_where_it_fails(tmp_path, monkeypatch):
-    def fails(model, pixels):
-        raise OSError("no space")
-
-    (tmp_path / "config.json").write_text("mine")
-    monkeypatch.setattr(export, "_exported", fails)
-    with pytest.raises(OSError):
-        write_model(load_backbone("control-position"), [(1, 0)], tmp_path, pixels())
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-    assert (tmp_path / "config.json").read_text() == "mine"
-
-
 @pytest.mark.parametrize("which", ["--neurons 1:0 --no-pt2", "--auto"])
 def test_the_command(which, tmp_path, capsys):
     command = f"edit control-position {which} --images scenes -n 6 --out".split()

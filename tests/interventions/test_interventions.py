@@ -34,7 +34,6 @@ from helpers.capture import (
     TokenNorms,
     capture,
 )
-from helpers.images import load_images
 from helpers.interventions import (
     appended_registers,
     dropped_patches,
@@ -46,7 +45,7 @@ from helpers.interventions import (
     set_channels,
 )
 from helpers.interventions import test_time_registers as moved_neurons
-from helpers.models import load_backbone, planted
+from helpers.models import load_backbone
 
 KINDS = (
     "vit",
@@ -59,7 +58,6 @@ KINDS = (
 )
 every = models(*KINDS)
 vit = models("vit")
-one_each = models("dinov2-reg4", "pooled", "open_clip")
 CHANGES = [
     *ALL_CHANGES,
     (neurons_off_at, {"neurons": NEURONS, "positions": [5, 0, 3]}),
@@ -210,21 +208,6 @@ def test_zeroed_patches(backbone):
     assert_alike(backbone, got, by_hand(backbone, zeroed, start, end - start, 0))
 
 
-@pytest.mark.parametrize("name", ["control-content", "control-position"])
-def test_planted_outliers_survive_where_they_are_kept(name):
-    """No other patch becomes an outlier, so what is read is what was kept, in its order."""
-    backbone, images = load_backbone(name), load_images("scenes", 8, 0)
-    x = torch.stack([backbone.preprocess(image) for image in images])
-    there, plain = planted(name, x), entering(backbone, x)
-    with dropped_patches(backbone, 0.3):
-        norms = capture(backbone, x, [PatchNorms(-1)])["patch_norms"]
-    with dropped_patches(backbone, 0.3):
-        entered = entering(backbone, x)
-    left = torch.stack([kept(plain[i, 1:], entered[i, 1:]) for i in range(8)])
-    outliers = norms > 3 * norms.median()
-    assert torch.equal(outliers, there.gather(1, left)) and 0 < outliers.sum() < there.sum()
-
-
 @every
 @pytest.mark.parametrize("mode", ["remove", "zero"])
 def test_nesting(backbone, mode):
@@ -290,28 +273,6 @@ def test_moved_positions(backbone):
     assert torch.equal(entering(backbone, x), before)
 
 
-@vit
-def test_a_model_without_positions(backbone):
-    bare = copy.deepcopy(backbone)
-    bare.model.pos_embed = None
-    with (
-        pytest.raises(ValueError, match="'vit' adds no position embedding"),
-        moved_positions(bare, range(16)),
-    ):
-        pass
-    assert hooks(bare.model) == 0
-
-
-def test_planted_outliers_follow_their_position():
-    backbone = load_backbone("control-position")
-    images = load_images("scenes", 2)
-    sources = torch.arange(backbone.layout.patches).roll(5)
-    with moved_positions(backbone, sources):
-        norms = capture(backbone, images, [PatchNorms((-1,))])["patch_norms"][:, 0]
-    expected = planted("control-position", torch.zeros(2, 3, 224, 224))[:, sources]
-    assert ((norms > 3 * norms.median()) == expected).all()
-
-
 @every
 def test_nothing_is_nothing(backbone):
     x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
@@ -348,21 +309,6 @@ def test_all_is_restored(backbone, change, arguments):
     assert all(torch.equal(value, before[key]) for key, value in seen(backbone, x).items())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (np.random.get_state()[1] == states[1]).all()
-
-
-@models("registers", "swiglu", "pooled", "open_clip")
-@pytest.mark.parametrize("mode", ["remove", "zero"])
-def test_a_batch_equals_its_images_one_by_one(backbone, mode):
-    x, found = pixels(backbone, 5), []
-    for batch_size in (5, 2, 1):
-        with (
-            appended_registers(backbone, 1, "mean"),
-            moved_neurons(backbone, NEURONS, 2),
-            dropped_patches(backbone, 0.5, mode, seed=3),
-        ):
-            found.append(seen(backbone, x, batch_size=batch_size))
-    assert_alike(backbone, found[1], found[0])
-    assert_alike(backbone, found[2], found[0])
 
 
 @vit

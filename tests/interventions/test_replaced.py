@@ -70,17 +70,6 @@ def test_normed_tokens_are_attended_to_and_what_is_there_is_not(backbone):
     torch.testing.assert_close(*finals, atol=1e-4, rtol=1e-4)
 
 
-@models(*KINDS)
-@pytest.mark.parametrize("normed", [False, True])
-def test_a_batch_equals_its_images_one_by_one(backbone, normed):
-    x, reducers = pixels(backbone, 5), [TokenNorms(), Output()]
-    with replaced_tokens(backbone, PLACES, drawn(backbone, 2), [0, 1], normed):
-        whole = capture(backbone, x, reducers)
-        alone = capture(backbone, x, reducers, batch_size=1)
-    for key, value in whole.items():
-        torch.testing.assert_close(alone[key], value, atol=1e-4, rtol=1e-4)
-
-
 @models("vit")
 def test_an_appended_token_is_replaced_too(backbone):
     """And nothing changes where each token is replaced by itself."""
@@ -138,9 +127,3 @@ def test_a_pass_that_is_resumed_is_the_whole_pass(backbone):
             part = capture(backbone, torch.zeros_like(x), last, batch_size=2)
         assert all(torch.equal(part[key], whole[key]) for key in whole)
     assert not hooks(backbone.model) and "forward" not in vars(backbone.blocks[0])
-
-
-@models("open_clip")
-def test_a_mask_of_another_library_is_refused(backbone):
-    with pytest.raises(ValueError, match="no mask"), masked_keys(backbone, PLACES, [0]):
-        pass

@@ -85,9 +85,6 @@ def test_heads_read_the_parts_that_they_are_named_after():
     assert [*answers] == [*HEADS][:3]
 
 
-RNG_TWINS = np.random.default_rng(0)
-
-
 def masks(images=6, side=16):
     """Of two objects an image, the second one of them small."""
     drawn = np.zeros((images, 2, side, side), dtype=bool)

@@ -12,7 +12,7 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import Estimate
 from helpers.own import Diagnosis, advice, draw, page, pictures, to_json
-from helpers.own.diagnosis import Answers, FoundSinks, Neuron, Place, State
+from helpers.own.diagnosis import FoundSinks, Neuron, Place, State
 from helpers.own.report import RULES, _number
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
@@ -182,13 +182,6 @@ def test_the_cells_of_the_page():
     assert cells(text)[at : at + 6] == [
         "before", "300 [300, 300]", "80 % [70, 90]", "-", "100 % [90, 110]", "0.987 [0.887, 1.09]"
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "right, commonest, chance", [(0.0, 0.1, True), (0.2, 0.1, False), (0.75, 1.0, False)]
-)
-def test_answers_by_chance(right, commonest, chance):
-    assert Answers(of(right, 20), commonest, (0, 9), 1000).by_chance == chance
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,6 @@ def test_parse(text, default, value):
     assert parsed == value and type(parsed) is type(value)
 
 
-def test_checked_types():
-    defaults = {"n": 2, "rate": 0.5, "models": ["a"], "limit": None}
-    given = {"rate": 1, "limit": 3}
-    assert parameters.checked(defaults, given) == {**defaults, **given}
-    for wrong in ({"n": True}, {"n": 2.0}, {"models": "a"}, {"models": ["a", 1]}, {"rate": "high"}):
-        with pytest.raises(ValueError, match="expected"):
-            parameters.checked(defaults, wrong)
-
-
 def test_defaults_profile_command_line(project):
     """A profile by the run's name or another; a claim's result in the run only where it is asked
     to run `again`."""
