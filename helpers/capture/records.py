@@ -1,6 +1,7 @@
 """The records of trainings, as curves, figures and tables."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from helpers import figures
 from helpers.measures.outliers import FEW
+from helpers.measures.stats import Estimate, over_seeds, share
 from helpers.models import PostHoc, Recipe, SinkTask, trained
 from helpers.names import plural, preset_name
 
@@ -50,6 +52,12 @@ QUANTITIES = {
     "largest_register": Quantity(
         "largest register norm\nover the median patch",
         lambda entry: max(entry["register_norm"], default=math.nan),
+        3.0,
+        0,
+    ),
+    "largest_border": Quantity(
+        "largest norm in the border\nover the median of the picture",
+        lambda entry: entry["border_largest"][-2] if "border_largest" in entry else math.nan,
         3.0,
         0,
     ),
@@ -132,6 +140,20 @@ class TrainingRecords(dict[str, Records]):
             images, share = record["recipe"]["n_test"], record["history"][-1][name]
             found[str(training)] = torch.arange(images) < round(images * share)
         return found
+
+    def at_ends(self, preset: str, key: str) -> dict[int, Estimate]:
+        """Registers -> the last `key` of a preset's trainings, where they have it, over trainings
+        (`over_seeds`). Of what is known for each block it is that of the last but one.
+        """
+        found, is_share = defaultdict(list), key.endswith("images")
+        for (registers, _), record in self[preset].items():
+            if key in (last := record["history"][-1]):
+                x, n = last[key], record["recipe"]["n_test"]
+                x = x[-2] if isinstance(x, list) else x
+                one = share(torch.arange(n) < round(n * x)) if is_share else Estimate(x, x, x, n)
+                found[registers].append(one)
+        limits = (0, 1) if key.endswith(("images", "sink", "attention")) else (0, math.inf)
+        return {registers: over_seeds(each, limits) for registers, each in found.items()}
 
     def _panels(self, name: str, others: str) -> dict[str, Curves]:
         """The curves of each preset, or of the first and of the `others` in one panel."""

@@ -59,6 +59,21 @@ def test_panels_of_trainings(names, others, shape):
     assert not plt.get_fignums()
 
 
+def test_what_trainings_reach_is_over_trainings():
+    """Of a number for each block the last but one; a share of images also counts its images."""
+    trainings = {
+        (0, seed): record((9.0, [9.0, 9.0]), (share, [ratio, 7.0]), n_test=50)
+        for seed, (share, ratio) in enumerate([(0.0, 1.0), (0.0, 2.0), (0.0, 3.0)])
+    }
+    more = {(4, 0): {"history": [{"step": 0}], "recipe": {"n_test": 50}}}
+    records = TrainingRecords({"cpu": trainings | more})
+    (ratio,) = records.at_ends("cpu", "norm_ratio").values()
+    reach = 4.302653 / 3**0.5  # Student's t of three, whose deviation is 1
+    assert ratio[:4] == pytest.approx((2.0, 2 - min(reach, 2), 2 + reach, 3)) and ratio.trainings
+    (images,) = records.at_ends("cpu", "outlier_images").values()
+    assert images.value == images.low == 0 and 0.05 < images.high < 0.1
+
+
 def test_registers_by_their_attention_at_the_end():
     """The second register of one training and the first of the other."""
     assert TrainingRecords({"cpu": RECORDS, "gap": NO_CLS}).attention() == {
