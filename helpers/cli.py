@@ -124,10 +124,6 @@ def _model(name: str) -> str:
     return f"local-dir:{name}" if is_folder else stored_name(name)
 
 
-def _numbers(found: Sequence[float]) -> str:
-    return " ".join(f"{x:.4g}" for x in found)
-
-
 def _for_models(function: Callable) -> Callable:
     """The options of commands that look at models."""
     for option in (
@@ -331,7 +327,7 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
 @click.option("--force", is_flag=True, help="replace published results with other parameters")
 def publish(project, name, force):
     """Move a run of one's own into book/runs; local paths are refused, verdicts are not."""
-    from helpers.run.publish import publish_run
+    from helpers.run.check import publish_run
 
     for id in publish_run(project, name, force=force):
         print(f"{id}  published in book/runs/{name}")
@@ -456,8 +452,8 @@ def diagnose(
             status = 1
             continue
         print(f"{name} on {len(pictures)} images of {images}", *own.advice(found, name), sep="\n")
-        size, used = backbone.image_size, backbone.normalisation
-        pixels = "{} x {} px, mean {}, std {}".format(*size, *(_numbers(x) for x in used))
+        used = [" ".join(f"{x:.4g}" for x in colours) for colours in backbone.normalisation]
+        pixels = "{} x {} px, mean {}, std {}".format(*backbone.image_size, *used)
         print(f"Read: {backbone.source}; {pixels}" if backbone.source else f"Read: {pixels}")
         if exit_code and found.outliers:
             status = status or OUTLIERS

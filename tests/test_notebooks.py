@@ -18,7 +18,7 @@ from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result
 from helpers.figures.data import FIGURE
-from helpers.run.publish import absolute_path
+from helpers.run.check import absolute_path
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))

@@ -17,8 +17,8 @@ from helpers.claims.project import Project
 from helpers.images import load_images
 from helpers.interventions import test_time_registers as shifted  # not a test
 from helpers.models import load_backbone
+from helpers.run.check import absolute_path
 from helpers.run.kernel import executed
-from helpers.run.publish import absolute_path
 
 ROOT = Project().root
 PATH = ROOT / "notebooks" / "tutorial.ipynb"

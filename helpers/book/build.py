@@ -18,7 +18,6 @@ import yaml
 from helpers.book import claim_page, downloads, explore, fragments
 from helpers.book.book import Book, Only
 from helpers.book.claim_page import NEIGHBOUR
-from helpers.book.claims_table import table
 from helpers.book.finding import Finding
 from helpers.book.render import macro, raw, render
 from helpers.book.template_values import TemplateValues
@@ -224,7 +223,7 @@ def _write_pages(
     texts = {
         **fragments.fragments(known),
         **explore.fragments(book.project.root, book.registry),
-        "claims": table(book, readings),
+        "claims": claim_page.table(book, readings),
     }
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)

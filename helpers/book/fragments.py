@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from helpers.book.book import KINDS, Book
-from helpers.book.finding import TRAINED, Finding, group
+from helpers.book.finding import TRAINED, group
 from helpers.book.render import amount, environment, render
 from helpers.claims import checkpoints, history, statistics
 from helpers.claims.claim import STATUSES
@@ -77,13 +77,6 @@ def published(root: Path) -> dict[str, Any]:
     return {"citation": {"doi": None} | citation, "repository": repository}
 
 
-def _judged(book: Book) -> list[tuple[Finding, str]]:
-    """Each result and model, of those that are no controls; models that were trained here last."""
-    every = [(found, model) for found in book.counted for model in found.stored.models]
-    every = [one for one in every if not one[1].startswith(CONTROL)]
-    return sorted(every, key=lambda one: group(one[1]) in TRAINED)
-
-
 # ---- Statistics
 
 
@@ -101,7 +94,9 @@ def _statistics(book: Book) -> dict[str, Any]:
         | {name: statistics.rejudged(found.result, level) for name, level in levels.items()}
         for found in book.counted
     }
-    models = list(dict.fromkeys(model for _, model in _judged(book)))
+    judged_models = dict.fromkeys(model for one in book.counted for model in one.stored.models)
+    models = [model for model in judged_models if not model.startswith(CONTROL)]
+    models.sort(key=lambda model: group(model) in TRAINED)  # those that were trained here last
     papers = {name for paper in book.registry.papers.values() for name in paper.models.values()}
     trained = Counter(map(group, {SEED.sub("", model) for model in models}))
     sizes = {x["name"]: x.get("parameters") for one in book.counted for x in one.stored.sources}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from helpers.capture import cache
-from helpers.capture.inputs import batches_of, check_pixels, rows_of
+from helpers.capture.inputs import batches_of, check_pixels
 from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
 from helpers.models import Backbone, backbone_of
 
@@ -43,8 +43,8 @@ def capture(
 
     Args:
         model: what `load_backbone` takes, or a Backbone with the interventions that are active.
-        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`, or
-            of rows with one; or pixels (image, 3, height, width) that are ready for this model.
+        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`; or
+            pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             Where they do not fit into memory it is halved, with a warning.
@@ -63,7 +63,7 @@ def capture(
     rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
-    backbone, images = backbone_of(model), rows_of(images)
+    backbone = backbone_of(model)
     plan = _plan(backbone, reducers, len(images))
     if isinstance(images, Tensor):
         check_pixels(backbone, images)
@@ -232,7 +232,10 @@ class _Pass:
         A batch that does not fit into memory passes in parts, and so do those after it.
         """
         waiting: list[tuple] = []
-        most, done = _at_once(self.backbone, batch_size), 0
+        most, done = batch_size, 0
+        if self.device.type != "cuda":  # as many as the cache holds between the layers of an MLP
+            image = 4 * 4 * self.backbone.width * self.backbone.layout.tokens  # bytes in float32
+            most = min(batch_size, WIDEST // image or 1)
         for start, pixels in batches:
             while done < start + len(pixels):
                 part = pixels[done - start :][:most]
@@ -291,14 +294,6 @@ class _Pass:
             if key not in self.results:  # outside inference mode, so that a probe may train on it
                 self.results[key] = torch.empty(self.total, *value.shape[1:])
             self.results[key][start : start + len(value)] = value
-
-
-def _at_once(backbone: Backbone, batch_size: int) -> int:
-    """The images of a batch that pass together: all on a GPU, on a CPU as many as its cache holds
-    between the layers of an MLP, taken as four times as wide as the stream.
-    """
-    image = 4 * 4 * backbone.width * backbone.layout.tokens  # bytes in float32
-    return batch_size if backbone.device.type == "cuda" else min(batch_size, WIDEST // image or 1)
 
 
 def _or_none(

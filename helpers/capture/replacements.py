@@ -129,7 +129,9 @@ def replaced_study(
     asked = {kind: REPLACEMENTS[kind] for kind in kinds}
     made = _replacements(tokens, asked, passed, learn, images, lab.seed)
     # Nothing differs before outliers start, so a condition need not compute it.
-    starts = passed(images, lambda name: [_at_start(tokens[name], plain[name])], [*tokens])
+    places = {name: torch.arange(plain[name].layout.tokens) for name in tokens}
+    every = {name: own.expand(len(plain[name]["token_norms"]), -1) for name, own in places.items()}
+    starts = passed(images, lambda x: [TokensAt(every[x], tokens[x].blocks[0])], [*tokens])
     starts = {name: c["tokens_at"] for name, c in starts.items()}
     before = nested(state, lambda b: resumed(b, tokens[b.name].blocks[0], starts[b.name]))
     conditions: dict[str, Condition] = {"as it is": before}
@@ -247,12 +249,6 @@ def _replaced(
     if own.tokens is None:
         return masked_keys(backbone, own.places, own.blocks)
     return replaced_tokens(backbone, *own)
-
-
-def _at_start(own: OutlierTokens, plain: Captured) -> TokensAt:
-    """All tokens after the block from which outliers are replaced."""
-    every = torch.arange(plain.layout.tokens).expand(len(plain["token_norms"]), -1)
-    return TokensAt(every, own.blocks[0])
 
 
 def _eligible(layout: TokenLayout) -> Bool[Tensor, " token"]:

@@ -1,7 +1,6 @@
 """What is measured block by block, when it settles, and how much suppression takes away."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -111,11 +110,11 @@ def reduction(
     resamples are rounded to `decimals`: what differs by less is rounding of the forward pass.
     """
     pairs = np.stack([to_numpy(at_peak(x, before)) for x in (after, before)], axis=1)
-    return bootstrap(pairs, partial(_percent_gone, decimals=decimals), seed=seed)
 
+    def percent(rows: Pairs) -> float:
+        return round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0  # no -0.0
 
-def _percent_gone(rows: Pairs, decimals: int) -> float:
-    return round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0  # no -0.0
+    return bootstrap(pairs, percent, seed=seed)
 
 
 def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0) -> Estimates:
@@ -172,14 +171,12 @@ def medians(
     """
     patches, registers = to_numpy(patches), to_numpy(registers)
     both, count = np.concatenate([registers, patches], axis=1), registers.shape[1]
-    ratio = partial(_ratio_of_medians, count=count)
+
+    def ratio(rows: Float[np.ndarray, "image more"]) -> float:
+        return float(np.median(rows[:, :count]) / np.median(rows[:, count:]))
+
     return {
         f"patch_{name}": bootstrap(patches, np.median, resamples, seed=seed),
         f"register_{name}": bootstrap(registers, np.median, seed=seed),
         f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
     }
-
-
-def _ratio_of_medians(rows: Float[np.ndarray, "image more"], count: int) -> float:
-    """That of the first `count` columns over that of the others."""
-    return float(np.median(rows[:, :count]) / np.median(rows[:, count:]))

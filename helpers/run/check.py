@@ -1,7 +1,10 @@
 """Whether registry, notebooks and published results agree, and whether the results are those of
-today's code; each disagreement is one line with its file.
+today's code; each disagreement is one line with its file. And how a run becomes a published one.
 """
 
+import json
+import lzma
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,8 +14,14 @@ from helpers.claims import numbers
 from helpers.claims.claim import Claim
 from helpers.claims.notebook import MIME, bundle, displayed, read_notebook
 from helpers.claims.project import CONTROLS, Project, git, other_inputs
-from helpers.claims.result import Result, as_expected, read_result, unexpected
-from helpers.run.parameters import checked
+from helpers.claims.result import IMAGES_SUFFIX, Result, as_expected, read_result, unexpected
+from helpers.files import compressed, write_bytes
+from helpers.run.parameters import check_replaced, check_run, checked, texts_in
+
+LOCAL_SETS = ("folder:", "parquet:")  # data sets that another machine cannot find by their name
+# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of
+# a web address, nor where a Markdown link starts at the root of the book.
+_ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 
 
 def problems(project: Project) -> Iterator[str]:
@@ -148,3 +157,62 @@ def _moved(stored: Result, now: Result) -> str:
     return "; ".join(
         f"{model and f'on {model} '}{old}, now {new}" for model, old, new in both if old != new
     )
+
+
+def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]:
+    """Move every result of the own run `run`, with its notebook and its commentary, to the
+    published ones; return their claims.
+
+    Raises ValueError, before anything moves, where there is no such run, a result is not what its
+    values give or names a path of this machine, or, unless `force`, a published result with other
+    parameters would be replaced.
+    """
+    check_run(run)
+    paths = sorted((project.own / run).glob("*.json"))
+    if run == CONTROLS or not paths:
+        raise ValueError(f"there is no run {run!r} in _build/runs to publish")
+    target = project.runs / run
+    for path in paths:
+        try:
+            check_result(path, project)
+            parameters = _check_publishable(path)
+            if not force:
+                check_replaced(target / path.name, parameters)
+        except ValueError as error:
+            raise ValueError(f"{run}/{path.name}: {error}; nothing was published") from None
+    target.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        notebook = path.with_suffix(".ipynb")
+        content = lzma.compress(notebook.read_bytes(), preset=9)
+        write_bytes(compressed(target / notebook.name), content)
+        for suffix in (IMAGES_SUFFIX, ".reading.md", ".json"):  # the result last
+            if path.with_suffix(suffix).is_file():
+                path.with_suffix(suffix).replace(target / f"{path.stem}{suffix}")
+        notebook.unlink()
+    return [path.stem for path in paths]
+
+
+def absolute_path(path: Path) -> bool:
+    """Whether the code or a text output of a notebook names a folder of one machine."""
+    texts = []
+    for cell in read_notebook(path).cells:
+        texts.append(cell.source)
+        for output in cell.get("outputs", ()):
+            shown = {**output, **output.get("data", {})}
+            texts += [shown.get(kind, "") for kind in ("text", "text/plain", "text/markdown")]
+            texts += output.get("traceback", ())
+    return any(map(_ABSOLUTE.search, texts))
+
+
+def _check_publishable(path: Path) -> dict:
+    """The parameters of a result; ValueError where it names a place of this machine."""
+    result = read_result(path)
+    named = texts_in([*result["parameters"].values()])
+    if local := [x for x in named if x.startswith(LOCAL_SETS)]:
+        raise ValueError(
+            f"{local[0]!r} is on no other machine; name data as hf:OWNER/NAME, or as "
+            "data:NAME/SPLIT, which the folder in REGISTERS_DATA holds"
+        )
+    if _ABSOLUTE.search(json.dumps(result)) or absolute_path(path.with_suffix(".ipynb")):
+        raise ValueError("it holds an absolute path of this machine")
+    return result["parameters"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from books import book_of, claim_of, scores
 
-from helpers.book.claims_table import first_sentence, plain, table
+from helpers.book.claim_page import first_sentence, plain, table
 from helpers.claims.criteria import Test
 
 STATIC = Path(__file__).parents[2] / "book" / "_static"

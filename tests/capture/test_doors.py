@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset
-from torchvision.datasets import DatasetFolder, ImageFolder
-from torchvision.transforms import v2
 
 from helpers.capture import PatchNorms, capture
 from helpers.images import decode, load_images
@@ -77,29 +74,24 @@ REFUSED = {
 
 
 def write(folder, files):
-    """The files below `folder`, as the one class of a data set of torchvision."""
-    (folder / "label").mkdir(parents=True)
+    """The files in `folder`."""
+    folder.mkdir()
     for name, (picture, options) in files.items():
         if isinstance(picture, bytes):
-            (folder / "label" / name).write_bytes(picture)
+            (folder / name).write_bytes(picture)
         else:
-            picture.save(folder / "label" / name, **options)
-    return sorted((folder / "label").iterdir())
+            picture.save(folder / name, **options)
+    return sorted(folder.iterdir())
 
 
 def table_of(files):
-    rows = [{"image": {"bytes": x.read_bytes(), "path": x.name}, "label": 0} for x in files]
+    rows = [{"image": {"bytes": x.read_bytes(), "path": x.name}} for x in files]
     return datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
 
 
 def parquet_of(files):
-    table_of(files).to_parquet(files[0].parents[2] / "table.parquet")
-    return load_images(f"parquet:{files[0].parents[2]}/table.parquet")
-
-
-def resized(files):
-    """As large as they are; what is turned is turned only after this."""
-    return ImageFolder(files[0].parents[1], transform=v2.Lambda(lambda x: x))
+    table_of(files).to_parquet(path := files[0].parents[1] / "table.parquet")
+    return load_images(f"parquet:{path}")
 
 
 WAYS = {
@@ -110,18 +102,7 @@ WAYS = {
     "array of texts": lambda files: np.array([*map(str, files)]),
     "pictures": lambda files: [*map(Image.open, files)],
     "bytes": lambda files: [file.read_bytes() for file in files],
-    "files of rows": lambda files: [{"bytes": x.read_bytes(), "path": None} for x in files],
-    "rows": lambda files: [{"image": Image.open(file), "label": 0} for file in files],
-    "pairs": lambda files: [(file, "label") for file in files],
-    "ImageFolder": lambda files: ImageFolder(files[0].parents[1]),
-    "samples": lambda files: ImageFolder(files[0].parents[1]).samples,
-    "transform": resized,
-    "Subset": lambda files: Subset(ImageFolder(files[0].parents[1]), range(len(files))),
-    "Dataset": table_of,
     "column": lambda files: table_of(files)["image"],
-    "batch": lambda files: table_of(files)[:],
-    "DataLoader": lambda files: DataLoader(ImageFolder(files[0].parents[1]), batch_size=2),
-    "rows of a DataLoader": lambda files: DataLoader(table_of(files)),
 }
 
 
@@ -177,50 +158,3 @@ def test_what_is_read_otherwise_than_one_may_expect_is_said(tmp_path, name, said
         assert {bool(said) and said in str(note.message) for note in notes} == {True} & {bool(said)}
         if said and hasattr(found, "notes"):
             assert said in found.describe()["notes"][0]
-
-
-class Rows:
-    def __init__(self, row):
-        self.row = row
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return self.row
-
-
-@pytest.mark.parametrize(
-    "images",
-    [
-        DataLoader(Rows((torch.zeros(3, 64, 64), 0)), shuffle=True),
-        DataLoader(Rows((torch.zeros(3, 64, 64), 0)), batch_size=2, drop_last=True),
-        DataLoader(Rows((COLOUR, 0)), collate_fn=list),
-        DataLoader(Rows((COLOUR, 0)), sampler=[2]),
-        Rows({"photo": COLOUR}),
-        Rows((torch.zeros(3, 64, 64), torch.ones(3, 64, 64))),
-        Rows([torch.zeros(3, 64, 64)] * 10),
-        Rows((0, COLOUR)),
-        Rows(np.zeros((3, 64, 64), np.int16)),
-        Rows({"bytes": None, "path": "picture.png"}),
-    ],
-)
-def test_what_may_be_another_picture_is_refused(backbone, images):
-    with pytest.raises((ValueError, TypeError, OSError)):
-        capture(backbone, images, [PatchNorms()])
-
-
-def test_the_transform_and_the_loader_of_a_data_set_stay(tmp_path, backbone):
-    (file,) = write(tmp_path / "folder", {"grey-16.png": FILES["grey-16.png"]})
-    made = v2.Compose([v2.Resize((64, 64)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-    folder = ImageFolder(file.parents[1], transform=v2.Compose([made, v2.Normalize([0.5], [0.5])]))
-    loader = folder.loader
-    found = capture(backbone, DataLoader(folder), [PatchNorms()])["patch_norms"]
-    expected = capture(backbone, [file], [PatchNorms()])["patch_norms"]
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0.1)  # another way to resize
-    assert folder.loader is loader
-    other = DatasetFolder(file.parents[1], lambda path: COLOUR, (".png",))
-    found = capture(backbone, other, [PatchNorms()])["patch_norms"]
-    assert torch.equal(found, capture(backbone, [COLOUR], [PatchNorms()])["patch_norms"])
-    with pytest.warns(UserWarning, match="normalised"):
-        capture(backbone, ImageFolder(file.parents[1], transform=made), [PatchNorms()])

@@ -364,16 +364,6 @@ def map_rows():
     return figures.map_rows(images[:1], maps, 1.4, 0.4)
 
 
-def test_each_model_may_have_its_own_pictures():
-    pictures = np.random.default_rng(0).uniform(size=(2, 8, 8, 3))
-    maps = {model: (np.ones((1, 4, 4)),) * 2 for model in ("small", "large")}
-    axes = figures.rows(2, 3)
-    figures.model_maps({"small": pictures[:1], "large": pictures[1:]}, maps, axes)
-    shown = [np.asarray(row[0].images[0].get_array()) for row in axes]
-    np.testing.assert_allclose(shown, pictures, atol=1 / 255)
-    plt.close("all")
-
-
 # ---- All of them
 
 

@@ -185,18 +185,6 @@ def test_position_leaves_out_absent_tokens():
     assert probe.weight.shape == (15, 24)
 
 
-def test_the_papers_schedules_are_as_they_state_them():
-    """Reproduction of Darcet et al., section 3.3 (rate and batch are not stated); the medical
-    paper's appendix."""
-    assert SCHEDULES == {
-        "": None,
-        "need-registers": Schedule("Adam", 0.001, 0, epochs=30, batch=256, patience=3),
-        "need-registers-heads": Schedule("SGD", 0.1, 0, epochs=20, batch=256),
-        "test-time-registers": Schedule("AdamW", 0.001, 0.0001, 50, 32, decay=0.05, clip=1),
-    }
-    assert Schedule("SGD", 1, 1, 1, 1).patience > 50
-
-
 SHORT = Schedule("AdamW", 1e-2, 1e-3, epochs=8, batch=16, decay=0.05, clip=1.0)
 
 

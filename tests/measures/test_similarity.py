@@ -76,15 +76,10 @@ def test_linear_cka_against_gram_matrices(debiased, n, width_x, width_y):
 
 
 @pytest.mark.parametrize("debiased", [False, True])
-def test_linear_cka_of_related_features(debiased):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 16))
-    rotation = np.linalg.qr(rng.normal(size=(16, 16)))[0]
-    assert linear_cka(x, 5 * x @ rotation + 2, debiased) == pytest.approx(1)
-    assert linear_cka((x + 1e4).astype(np.float32), x, debiased) == pytest.approx(
-        1, abs=1e-5
-    )  # a large common offset
-    assert np.isnan(linear_cka(x, np.ones((200, 3)), debiased))
+def test_linear_cka_of_a_large_common_offset(debiased):
+    x = np.random.default_rng(0).normal(size=(200, 16))
+    apart = (x + 1e4).astype(np.float32)
+    assert linear_cka(apart, x, debiased) == pytest.approx(1, abs=1e-5)
 
 
 def test_linear_cka_of_independent_features():

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from helpers.claims.result import read_result
+from helpers.run.check import publish_run
 from helpers.run.execute import run_claims
-from helpers.run.publish import publish_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "verify.py"
 verify = runpy.run_path(str(SCRIPT))
