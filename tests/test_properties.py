@@ -1,11 +1,9 @@
 """What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of
 stored numbers."""
 
-import copy
-import json
 import math
 from dataclasses import fields, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -15,10 +13,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
-from zoo import CHANGES, KINDS, REDUCERS, models, pixels
+from zoo import KINDS, REDUCERS, models, pixels
 
-from helpers.capture import Output, RandomPixels, RandomTokens, TokenNorms, capture
-from helpers.claims import numbers
+from helpers.capture import RandomPixels, RandomTokens, capture
 from helpers.measures._arrays import settled
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.measures.similarity import linear_cka
@@ -78,24 +75,6 @@ def test_every_reducer_keeps_the_same_of_an_image_in_any_order_and_batch(backbon
         torch.testing.assert_close(
             got[key], value[order], **close, msg=lambda told, key=key: f"{key}: {told}"
         )
-
-
-@models("vit", "qk-norm", "open_clip")
-@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
-@examples(1)
-@given(batch=st.integers(3, IMAGES - 1))
-@example(batch=1)
-@example(batch=2)
-def test_every_intervention_does_the_same_to_an_image_in_any_batch(
-    backbone, change, arguments, batch
-):
-    x, reducers = pixels(backbone, IMAGES), [TokenNorms(), Output()]
-    with change(backbone, **arguments):
-        whole = capture(backbone, x, reducers, batch_size=IMAGES)
-    with change(backbone, **arguments):
-        got = capture(backbone, x, reducers, batch_size=batch)
-    for key, value in whole.items():
-        torch.testing.assert_close(got[key], value, **close)
 
 
 # ---- Ranks
@@ -239,61 +218,3 @@ def test_a_percentile_finds_outliers_unless_all_norms_are_equal(norms, number):
 def test_the_ratio_of_norms_ignores_the_unit(norms, power):
     assume(np.median(norms) > 0)
     assert norm_ratio(np.ldexp(norms, power)) == norm_ratio(norms)
-
-
-# ---- Numbers beside the stored ones
-# -------------------------------------------------------------------------------------
-
-LEAF = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | FINITE | st.text(max_size=5)
-ENTRY = st.fixed_dictionaries(
-    {"value": st.none() | FINITE},
-    optional={"low": FINITE, "high": FINITE, "n": st.integers(0, 999), "unit": st.text(max_size=3)},
-)
-ARRAY = st.lists(FINITE | st.none(), max_size=6) | st.fixed_dictionaries(
-    {"shape": st.just("2x3"), "finite": st.integers(0, 6)}, optional={"mean": FINITE, "sd": FINITE}
-)
-NAME = st.sampled_from(["auc", "p_value", "share", "heights", "x"]) | st.text(max_size=5)
-VERDICT = st.fixed_dictionaries({"verdict": LEAF, "tests": st.dictionaries(NAME, LEAF, max_size=2)})
-NUMBERS = st.fixed_dictionaries(
-    {
-        "verdict": st.text(max_size=5),
-        "models": st.dictionaries(NAME, VERDICT, max_size=2),
-        "values": st.dictionaries(NAME, st.dictionaries(NAME, ENTRY, max_size=3), max_size=2),
-        "figures": st.lists(
-            st.lists(st.dictionaries(NAME, LEAF | ARRAY, max_size=3), max_size=2), max_size=2
-        ),
-    }
-)
-
-
-def leaves(node, path=()):
-    """The path of everything in the numbers that has no parts."""
-    parts = (
-        node.items()
-        if isinstance(node, dict)
-        else enumerate(node)
-        if isinstance(node, list)
-        else ()
-    )
-    if not isinstance(node, dict | list):
-        yield path
-    for key, part in parts:
-        yield from leaves(part, (*path, key))
-
-
-@examples(100)
-@given(NUMBERS)
-def test_numbers_do_not_differ_from_themselves_nor_from_their_file(found):
-    assert numbers.compare(found, copy.deepcopy(found)) == []
-    again = json.loads(numbers.text(found))
-    assert again == found and numbers.compare(found, again) == []
-
-
-@examples(100)
-@given(NUMBERS, st.data())
-def test_what_is_no_longer_a_number_is_noticed_wherever_it_stands(found, data):
-    *path, last = data.draw(st.sampled_from(list(leaves(found))))
-    fresh = copy.deepcopy(found)
-    reduce(lambda node, key: node[key], path, fresh)[last] = "another"
-    for one, other in ((found, fresh), (fresh, found)):
-        assert any(deviation.ratio > 1 for deviation in numbers.compare(one, other)), (path, last)

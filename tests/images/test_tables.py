@@ -97,6 +97,46 @@ def test_boxes_of_objects_are_read_where_they_are_corners(as_list):
     assert tables.boxes_of(dataset, "hf:owner/name/val", *rows) is None
 
 
+Y, X = np.mgrid[:40, :60]
+DEEP = (1000 * Y + 400 * X).astype(np.uint16)
+COLOUR = Image.fromarray(np.stack([4 * X, 6 * Y, (X ^ Y) * 4 % 256], -1).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "said"),
+    [
+        ("grey-16.png", DEEP, ""),
+        ("grey-12-in-16.png", DEEP >> 4, "4095"),
+        ("frames.png", COLOUR, "several"),
+        ("frames.tif", COLOUR, "several"),
+    ],
+)
+def test_what_is_read_otherwise_than_one_may_expect_is_said(tmp_path, name, image, said):
+    frames = {"save_all": True, "append_images": [COLOUR]} if name.startswith("frames") else {}
+    (Image.fromarray(image) if frames == {} else image).save(tmp_path / name, **frames)
+    for way in (lambda: load_images(f"folder:{tmp_path}"), lambda: decode(tmp_path / name)):
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            found = way()
+        assert {said in str(note.message) for note in notes} == {True} & {bool(said)}
+        if said and hasattr(found, "notes"):
+            assert said in found.describe()["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "content", [(Y / 40).astype(np.float32), Y.astype(np.int32), Y.astype(np.int16), b"\x89PNG\r\n"]
+)
+def test_numbers_that_are_no_colours_are_refused(tmp_path, content):
+    if isinstance(content, bytes):
+        (tmp_path / "a.png").write_bytes(content)
+    else:
+        Image.fromarray(content).save(tmp_path / "a.tif")
+    (file,) = tmp_path.iterdir()
+    for way in (lambda: load_images(f"folder:{tmp_path}"), lambda: decode(file)):
+        with pytest.raises((ValueError, OSError)):
+            way()
+
+
 def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
     colour = Image.new("RGB", (12, 8), (200, 100, 50))
     exif = Image.Exif()

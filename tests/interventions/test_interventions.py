@@ -273,6 +273,16 @@ def test_moved_positions(backbone):
     assert torch.equal(entering(backbone, x), before)
 
 
+@vit
+def test_an_intervention_says_what_it_was_given(backbone):
+    with appended_registers(backbone, 2), dropped_patches(backbone, 0.5):
+        assert backbone.interventions == (
+            ("appended_registers", {"count": 2, "init": "zeros", "seed": 0}),
+            ("dropped_patches", {"rate": 0.5, "mode": "remove", "seed": 0}),
+        )
+    assert backbone.interventions == ()
+
+
 @every
 def test_nothing_is_nothing(backbone):
     x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))

@@ -30,57 +30,6 @@ def made(**options):
     return model
 
 
-@pytest.mark.parametrize("clear, cls", [("patches", 1.0), ("all", 0.0)])
-def test_a_moved_unit_acts_at_its_register_alone(clear, cls):
-    """Of [CLS], two registers and two patches: the largest of all but registers, with its sign."""
-    linear = nn.Linear(2, 2, bias=False)
-    nn.init.eye_(linear.weight)
-    unit, other = torch.tensor([1.0, 90.0, 80.0, -7.0, 5.0]), torch.arange(5.0)
-    layer = ShiftedLinear(linear, units=[0], owners=[1], first=1, prefix=3, clear=clear)
-    got = layer(torch.stack([unit, other], dim=1)[None])[0]
-    assert got[:, 0].tolist() == [cls, 0.0, -7.0, 0.0, 0.0]
-    assert torch.equal(got[:, 1], other)
-
-
-def test_a_unit_of_two_registers_and_images_of_their_own():
-    """Each image has its own largest, each unit its own register; the layer keeps its bias, and
-    whether it learns."""
-    linear = nn.Linear(3, 2).requires_grad_(False)
-    layer = ShiftedLinear(linear, units=[2, 0], owners=[1, 0], first=1, prefix=3)
-    x = drawn(2, 5, 3)
-    moved = x.clone()
-    moved[:, 1:, [0, 2]] = 0
-    for image in range(2):
-        for unit, place in ((2, 2), (0, 1)):
-            values = x[image, [0, 3, 4], unit]
-            moved[image, place, unit] = values[values.abs().argmax()]
-    torch.testing.assert_close(layer(x), linear(moved))
-    assert layer.weight.shape == (1, 2, 3) and not layer.weight.requires_grad
-    assert (layer.in_features, layer.out_features) == (3, 2)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"reg_tokens": 2}, {"no_embed_class": True}, {"class_token": False}], ids=str
-)
-def test_registers_are_zeros_behind_the_prefix(options):
-    """By hand: what enters the blocks of the plain model, with zeros behind its prefix."""
-    options |= {} if options.get("class_token", True) else {"global_pool": "avg"}
-    model, x = made(**options).requires_grad_(False), drawn(2, 3, 8, 8)
-    old, own = model.num_prefix_tokens, model.num_reg_tokens
-    tokens = model._pos_embed(model.patch_embed(x))
-    tokens = torch.cat([tokens[:, :old], torch.zeros(2, 3, 8), tokens[:, old:]], dim=1)
-    tokens = model.blocks(tokens)
-    patches = tokens[:, old + 3 :]
-    pooled = tokens[:, 0] if model.cls_token is not None else patches.mean(1)
-    expected = model.head(model.fc_norm(model.norm(pooled)))
-    edited = add_registers(model, 3, {})
-    assert edited is model and (model.num_prefix_tokens, model.num_reg_tokens) == (old + 3, own + 3)
-    assert not (model.reg_token.requires_grad or model.pos_embed.requires_grad)
-    torch.testing.assert_close(edited(x), expected)
-    maps = edited.get_intermediate_layers(x, n=1, norm=False)[0]
-    torch.testing.assert_close(maps, patches)
-
-
 def test_what_learns_goes_on_learning():
     model = add_registers(made(), 2, NEURONS)
     layer = model.blocks[1].mlp.fc2
