@@ -26,8 +26,6 @@ from helpers.measures.probes import (
 )
 from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
 
-PerKind = Float[Tensor, "image kind"]
-
 
 @dataclass(frozen=True)
 class PatchTokens:
@@ -203,47 +201,37 @@ def regression_errors(
     grid: Grid,
     device: Any = None,
     targets: Sequence[str] = ("position", "rgb"),
-) -> dict[str, PerKind]:
-    """Squared errors of linear probes of tokens, one for each target (SORTS, experiments 4 and 5).
+) -> dict[str, Float[Tensor, "image 2 kind"]]:
+    """Squared errors of linear probes of tokens, one for each target (SORTS, experiments 4 and 5),
+    and of one answer for all tokens, the mean of what is learnt from.
 
-    Of each target the mean over the tokens of an image, one column a kind; nan without a token. Of
-    "position" in squared grid units, of "rgb" and "pixels" in squared units of the pixels, summed
-    over rows and columns, channels, or all pixels of the patch. Tokens at position -1 do not count.
+    Of each target the mean over the tokens of an image; nan without a token. Of "position" in
+    squared grid units, of "rgb" and "pixels" in squared units of the pixels, summed over rows and
+    columns, channels, or all pixels of the patch. Tokens at position -1 do not count.
     """
-    errors = {}
+    errors, there = {}, learn.positions >= 0
     for name in targets:
-        probe = fit_regression(
-            learn.tokens, _target(name, learn, grid), mask=learn.positions >= 0, device=device
-        )
-        errors[name] = _mean_errors(lambda x, probe=probe: probe(x.tokens), name, tested, grid)
-    return errors
-
-
-def constant_errors(
-    learn: PatchTokens,
-    tested: TokensByKind,
-    grid: Grid,
-    targets: Sequence[str] = ("position", "rgb"),
-) -> dict[str, PerKind]:
-    """`regression_errors` of one answer for all tokens, the mean of what is learnt from."""
-    errors = {}
-    for name in targets:
-        mean = _target(name, learn, grid)[learn.positions >= 0].mean(0, dtype=torch.float64)
-        errors[name] = _mean_errors(lambda x, mean=mean: mean, name, tested, grid)
+        known = _target(name, learn, grid)
+        probe = fit_regression(learn.tokens, known, mask=there, device=device)
+        constant, kinds = known[there].mean(0, dtype=torch.float64), []
+        for x in tested.values():
+            true, answers = _target(name, x, grid), (probe(x.tokens), constant)
+            of_tokens = [squared_error(answer, true) for answer in answers]
+            kinds.append([mean_where(error, x.positions >= 0) for error in of_tokens])
+        errors[name] = torch.stack([torch.stack(pair, dim=1) for pair in kinds], dim=-1)
     return errors
 
 
 def unexplained(
-    errors: Float[Tensor, "image 2"], constant: Float[Tensor, "image 2"], seed: int = 0
+    errors: Float[Tensor, "image 2 2"], seed: int = 0
 ) -> tuple[Estimate, Estimate, Estimate]:
     """The share of the variance that a probe leaves unexplained in tokens of two kinds.
 
-    And their ratio. From `regression_errors` and `constant_errors`: the position of tokens far from
-    the middle of the grid has a larger error to begin with.
+    And their ratio. From `regression_errors`: the position of tokens far from the middle of the
+    grid has a larger error to begin with.
     """
-    rows = torch.stack([errors.double(), constant.double()], dim=1)
-    one, two = (bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
-    return one, two, bootstrap(rows, _ratio_of_ratios, seed=seed)
+    one, two = (bootstrap(errors[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
+    return one, two, bootstrap(errors, _ratio_of_ratios, seed=seed)
 
 
 def _ratio_of_ratios(rows: Float[np.ndarray, "image 2 2"]) -> float:
@@ -255,19 +243,6 @@ def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token
     if name == "position":
         return coordinates(x.positions, grid)
     return x.pixels if name == "pixels" else x.pixels.unflatten(-1, (3, -1)).mean(-1)
-
-
-def _mean_errors(
-    answer: Callable[[PatchTokens], Tensor],
-    name: str,
-    tested: TokensByKind,
-    grid: Grid,
-) -> PerKind:
-    errors = [
-        mean_where(squared_error(answer(x), _target(name, x, grid)), x.positions >= 0)
-        for x in tested.values()
-    ]
-    return torch.stack(errors, dim=1)
 
 
 def explained(rows: Float[np.ndarray, "image 2"]) -> float:

@@ -28,7 +28,6 @@ from helpers.measures.object_discovery import covered
 from helpers.measures.one_token import (
     PatchTokens,
     answers_of_tokens,
-    constant_errors,
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
@@ -175,12 +174,10 @@ def place_traits(
     learn = outlier[:learnt].beside(random[:learnt].outside(mask[:learnt]))
     tested = {"outlier": outlier[learnt:], "normal": normal[learnt:]}
     errors = regression_errors(learn, tested, grid, device, ("position", "pixels"))
-    constant = constant_errors(learn, tested, grid, ("position",))
     for i, kind in enumerate(tested):
-        traits[f"error_{kind}"] = errors["pixels"][:, i]
-        pair = [x["position"][:, i].double() for x in (errors, constant)]
-        traits[f"position_unexplained_{kind}"] = torch.stack(pair, dim=1)
-    return traits | {"error_ratio": errors["pixels"]}
+        traits[f"error_{kind}"] = errors["pixels"][:, 0, i]
+        traits[f"position_unexplained_{kind}"] = errors["position"][..., i]
+    return traits | {"error_ratio": errors["pixels"][:, 0]}
 
 
 def member_traits(
