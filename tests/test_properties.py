@@ -17,7 +17,6 @@ from zoo import KINDS, REDUCERS, models, pixels
 
 from helpers.capture import RandomPixels, RandomTokens, capture
 from helpers.measures._arrays import settled
-from helpers.measures.norms import norm_ratio, outliers
 from helpers.measures.similarity import linear_cka
 from helpers.measures.stats import auc, matched_auc_over_images
 
@@ -173,48 +172,3 @@ def test_cka_of_a_representation_with_itself_is_one(pair, debiased):
         not math.isnan(own := linear_cka(x, x, debiased))
     )  # debiased, a few images may have no positive variance
     assert own == pytest.approx(1)
-
-
-# ---- Outliers
-# --------------------------------------------------------------------------------------------------
-
-RULES = (
-    "percentile:98",
-    "percentile:50",
-    "percentile:100",
-    "median:3",
-    "median:1",
-    "mad:10",
-    "mad:0",
-    "fixed:2",
-)
-
-
-@st.composite
-def norms(draw, dims=2):
-    """Norms (image, ..., patch) in either precision, some of them equal or zero."""
-    number = st.one_of(st.integers(0, 5).map(float), st.floats(2**-10, 2**10, width=32))
-    shape = (*[3] * (dims - 1), draw(st.integers(1, 20)))
-    return draw(arrays(draw(st.sampled_from([np.float32, np.float64])), shape, elements=number))
-
-
-@examples(100)
-@given(norms(), st.sampled_from(RULES), st.integers(-20, 20))
-def test_rules_that_are_ratios_ignore_the_unit(norms, rule, power):
-    """To the bit for a power of two, which rounds nothing; a fixed rule goes with its threshold."""
-    kind, _, number = rule.partition(":")
-    other = f"fixed:{math.ldexp(float(number), power)}" if kind == "fixed" else rule
-    assert np.array_equal(outliers(np.ldexp(norms, power), other), outliers(norms, rule))
-
-
-@examples(100)
-@given(norms(), st.floats(0, 99.9))
-def test_a_percentile_finds_outliers_unless_all_norms_are_equal(norms, number):
-    assert outliers(norms, f"percentile:{number}").any() == (norms.min() < norms.max())
-
-
-@examples(50)
-@given(norms(), st.integers(-20, 20))
-def test_the_ratio_of_norms_ignores_the_unit(norms, power):
-    assume(np.median(norms) > 0)
-    assert norm_ratio(np.ldexp(norms, power)) == norm_ratio(norms)

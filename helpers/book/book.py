@@ -54,7 +54,7 @@ class Book:
     @classmethod
     def read(cls, project: Project, stored: bool = False, only: Only = None) -> "Book":
         """Read a project: with `stored`, nothing that was only run here; with `only`, a run and
-        some of its claims. ValueError that names a published result that cannot be read.
+        some of its claims.
         """
         ids = only[1] if only else project.with_notebook()
         log = history.load(project.root)

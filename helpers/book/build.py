@@ -69,11 +69,7 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
 def assemble(
     root: Path, place: Path | None = None, stored: bool = False, only: Only = None
 ) -> Path:
-    """Write the book's sources into `source` in `place`, and beside them what can be downloaded.
-
-    Raises ValueError that names the file where a result cannot be read, or a text quotes a value
-    that no result has.
-    """
+    """Write the book's sources into `source` in `place`, and beside them what can be downloaded."""
     project, place = Project(root), place or root / "_build"
     book = Book.read(project, stored, only)
     source, data, forward = (place / name for name in ("source", downloads.FOLDER, FORWARD))

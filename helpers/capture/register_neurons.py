@@ -67,8 +67,6 @@ def find_register_neurons(
         sparsity: the authors' filter: a score of zero in images where less than half of the tokens
             (mode "paper": of the patches) are under 0.5.
         options: as in `capture`.
-
-    Raises ValueError where no image has an outlier.
     """
     check_choice("mode", mode, SEARCH_MODES)
     if backbone.layout.kept is not None:

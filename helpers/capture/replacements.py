@@ -13,13 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.lab import (
-    Captured,
-    Condition,
-    Lab,
-    Passes,
-    Reducers,
-)
+from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers
 from helpers.capture.reducers import (
     Feature,
     Magnitudes,

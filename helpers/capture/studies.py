@@ -45,10 +45,7 @@ class Classifiers:
     probes: Mapping[str, Probe] | None
 
     def scores(self, model: str, captured: Captured, images: Any) -> Float[Tensor, "image classes"]:
-        """The logits of the images; the first of the labelled images were captured.
-
-        Raises ValueError where the published head names another number of classes.
-        """
+        """The logits of the images; the first of the labelled images were captured."""
         if self.probes is not None:
             return self.probes[model](captured["feature"])
         scores, classes = captured["output"], images.class_names or ()

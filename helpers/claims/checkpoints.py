@@ -99,8 +99,6 @@ def measured(folder: str, lab: Lab, n: int) -> dict[tuple[str, int], Estimates]:
 
     The laboratory gets the sources of the models, the images, without pictures, and why there is
     nothing of a model.
-
-    Raises ValueError where they are not all of the same `n` images.
     """
     every = {own["model"]: own["details"] for own in map(read, sorted(Path(folder).glob("*.json")))}
     there = {model: every[model] for model in lab.models if model in every}

@@ -45,8 +45,6 @@ class Value:
         over: what the interval is over: 'images', what else n counts, or 'trainings', which stands
             for new trainings and new images.
         trainings: of a mean over trainings, (value, low, high) of each, over images.
-
-    Raises ValueError where only one end of the interval is known.
     """
 
     name: str

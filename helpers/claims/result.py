@@ -8,14 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from helpers.claims.claim import Claim, Comparison, compare, reported_cells
-from helpers.claims.criteria import (
-    CONTROL,
-    DOES_NOT_EXTEND,
-    NOT_TESTED,
-    OUTCOMES,
-    ByName,
-    Value,
-)
+from helpers.claims.criteria import CONTROL, DOES_NOT_EXTEND, NOT_TESTED, OUTCOMES, ByName, Value
 from helpers.claims.markdown import Cells, render
 from helpers.claims.notebook import MIME
 

@@ -38,17 +38,4 @@ from helpers.figures.maps import (
     share_maps,
     twin_maps,
 )
-from helpers.figures.style import (
-    COLOURS,
-    DASHES,
-    FLAT,
-    GREY,
-    MARKERS,
-    NORM,
-    PLAIN,
-    STYLE,
-    TICKS,
-    VERDICTS,
-    name_beside,
-    rows,
-)
+from helpers.figures.style import COLOURS, STYLE, VERDICTS, name_beside, rows

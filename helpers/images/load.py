@@ -109,9 +109,6 @@ def load_train_test(
 
     `by` is a column whose values must not lie in both sets, such as 'patient'. Its groups are taken
     in a seeded order, up to where the training images come nearest to n_train.
-
-    Raises ValueError for an image without a label, an image or a value of `by` in both sets, and
-    classes that differ.
     """
     if min(n_train, n) < 1:
         raise ValueError(f"n_train = {n_train} and n = {n}: both must be at least 1")

@@ -134,9 +134,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         )
 
     def __add__(self, other: "Images") -> "Images":
-        """The images of both, one set after the other, with the ground truth that both have;
-        ValueError where only one has labels, or classes or seeds differ.
-        """
+        """The images of both, one set after the other, with the ground truth that both have."""
         both = f"{self.name!r} and {other.name!r}"
         if (self.labels is None) != (other.labels is None):
             raise ValueError(f"only one of {both} has labels")

@@ -93,9 +93,7 @@ def _whole(values: Sequence[Any]) -> list[Any]:
 def labels_of(
     dataset: "datasets.Dataset",
 ) -> tuple[np.ndarray | None, list[str] | None, str | None]:
-    """Labels of all rows, class names, and the column they come from; None for what is not there.
-    ValueError for a label below -1 or beyond the class names.
-    """
+    """Labels of all rows, class names, and their column; None for what is not there."""
     import datasets
 
     kinds = dataset.features

@@ -1,11 +1,7 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 # ruff: noqa: F401
 
-from helpers.interventions.export import (
-    model_with_test_time_registers,
-    unwritable,
-    write_model,
-)
+from helpers.interventions.export import model_with_test_time_registers, unwritable, write_model
 from helpers.interventions.neurons import (
     MatchedNeuron,
     Neurons,
@@ -29,15 +25,9 @@ from helpers.interventions.positions import (
     rolled_content,
     unit_treatments,
 )
-from helpers.interventions.replaced import (
-    masked_keys,
-    replaced_tokens,
-    resumed,
-    set_channels,
-)
+from helpers.interventions.replaced import masked_keys, replaced_tokens, resumed, set_channels
 from helpers.interventions.tokens import (
     INITS,
-    REGISTER_STD,
     appended_registers,
     dropped_patches,
     intervention,

@@ -89,8 +89,6 @@ def write_model(
     Returns:
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
-
-    Raises ValueError for what is `unwritable`.
     """
     backbone.layout.require_free()
     if odd := unwritable(backbone):
@@ -140,7 +138,10 @@ def write_model(
             (new / file).write_bytes(content)
         again = _loaded(new)
         if graph:
-            torch.export.save(_exported(again, pixels), new / "model.pt2")
+            two = torch.cat([pixels, pixels])  # a batch of one would be taken for a constant
+            batch = {0: torch.export.Dim("batch")}
+            made = torch.export.export(again, (two,), dynamic_shapes=(batch,))
+            torch.export.save(made, new / "model.pt2")
         for file in [*new.iterdir()]:
             if file.is_file():
                 file.replace(folder / file.name)
@@ -219,11 +220,6 @@ def _loaded(folder: Path) -> nn.Module:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.load(folder)
-
-
-def _exported(model: nn.Module, pixels: Tensor) -> torch.export.ExportedProgram:
-    two = torch.cat([pixels, pixels])  # a batch of one would be taken for a constant
-    return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 
 def _append(

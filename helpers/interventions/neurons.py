@@ -91,8 +91,6 @@ def test_time_registers(
         seed: of the shares, and of "normal" tokens.
         shared: all neurons of a block take the one value of largest magnitude among them, as in the
             authors' code; unless given each takes its own, which is their text.
-
-    Raises ValueError for a neuron that is not there or comes twice.
     """
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
     shifts = shifts_of(backbone, neurons, first, count, clear, seed, shared)

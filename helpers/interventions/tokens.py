@@ -192,8 +192,7 @@ def moved_positions(
     position is rotary, the rotations change places as well.
 
     `sources` has for each patch, row-major, the patch whose position it gets; -1 gives it none
-    (zeros, no rotation). Where each gets its own, nothing changes, to the bit. ValueError for a
-    model without position embedding.
+    (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
     """
     backbone.layout.require_free()
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid

@@ -199,9 +199,7 @@ def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray
 
 
 def recounted(before: float, after: float, n: int) -> Recount:
-    """What two published accuracies (0 to 1) on the same `n` images can say of a change; ValueError
-    where one is not a whole number of images.
-    """
+    """What two published accuracies (0 to 1) on the same `n` images can say of a change."""
     for accuracy in (before, after):
         if not 0 <= accuracy <= 1 or abs(accuracy * n - round(accuracy * n)) >= WHOLE:
             raise ValueError(f"an accuracy of {accuracy} is not a whole number of {n} images")

@@ -57,8 +57,6 @@ def threshold(norms: Norms, rule: str) -> float:
     finds its share of outliers, even where there are none. Where half of the norms or more are
     equal to the median, by 'mad' every norm above it is an outlier.
 
-    Raises ValueError for another rule, no norms, and norms that are NaN or infinite.
-
     >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
     7.5
     """

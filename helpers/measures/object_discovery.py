@@ -52,8 +52,6 @@ def lost_masks(
         ks: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
         biases: added to every similarity, in units of their mean magnitude in this picture. 0 in
             the paper; Darcet et al. added one to the Gram matrix, and did not publish it.
-
-    Raises ValueError for `k` that does not fit the patches, and features that are not finite.
     """
     rows, columns, _ = features.shape
     for k in ks:

@@ -231,11 +231,11 @@ def unexplained(
     grid has a larger error to begin with.
     """
     one, two = (bootstrap(errors[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
-    return one, two, bootstrap(errors, _ratio_of_ratios, seed=seed)
 
+    def ratio(rows: Float[np.ndarray, "image 2 2"]) -> float:
+        return ratio_of_means(rows[..., 0]) / ratio_of_means(rows[..., 1])
 
-def _ratio_of_ratios(rows: Float[np.ndarray, "image 2 2"]) -> float:
-    return ratio_of_means(rows[..., 0]) / ratio_of_means(rows[..., 1])
+    return one, two, bootstrap(errors, ratio, seed=seed)
 
 
 def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token _"]:

@@ -27,13 +27,7 @@ from helpers.measures._arrays import (
 )
 from helpers.measures.answers import paired_accuracy
 from helpers.measures.attention import iou, top_patches
-from helpers.measures.blocks import (
-    at_peak,
-    largest_before,
-    median_onset,
-    over_blocks,
-    reduction,
-)
+from helpers.measures.blocks import at_peak, largest_before, median_onset, over_blocks, reduction
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (

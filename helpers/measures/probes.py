@@ -104,9 +104,6 @@ def fit_classifier(
         seed: of a schedule's held-out images and order; the minimum needs none.
         device: where to compute; that of the tokens unless given.
         noise: of the minimum: what varies less than this part of the tokens' size tells nothing.
-
-    Raises ValueError for fewer than two classes, or a negative label, and RuntimeError where the
-    minimum is not reached.
     """
     if labels is None:
         raise ValueError("a classifier needs data with labels")

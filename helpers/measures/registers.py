@@ -31,13 +31,7 @@ from helpers.measures.one_token import (
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
-from helpers.measures.probes import (
-    Probe,
-    Schedule,
-    fit_classifier,
-    fit_regression,
-    right_classes,
-)
+from helpers.measures.probes import Probe, Schedule, fit_classifier, fit_regression, right_classes
 from helpers.measures.stats import Estimate, share
 
 # Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et

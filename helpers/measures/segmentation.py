@@ -88,7 +88,6 @@ def pixel_counts(
     the whole picture and, where given, in the patches `where`.
 
     `maps` have a number for each class, on any grid over the whole picture, resized bilinearly.
-    Raises ValueError where numbers of `segments` are no classes; warns of those left out as void.
     """
     classes, counts = maps.shape[1], []
     _check_numbers(segments, classes)

@@ -111,8 +111,6 @@ def over_images(
     Counts that are the same on all images could have varied: within limits their interval allows
     for Wilson's upper end for 0 of n images at either limit, without limits they have none. What
     else is the same on all images, and not at its limits, has no width.
-
-    Raises ValueError where an image lies outside the limits or has more than one number.
     """
     values = to_numpy(per_image)
     counts = counts or not np.issubdtype(values.dtype, np.floating)

@@ -252,8 +252,6 @@ class Backbone(ABC):
         - 'embedding' (image, row, column, width): patches before the position embedding.
         - 'feature' (image, width): pooled, before the classification head.
         - 'output': what the model returns.
-
-        Raises ValueError for another point, and where an unusual block has none.
         """
         match point:
             case "pixels":

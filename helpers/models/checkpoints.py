@@ -21,23 +21,8 @@ from torch import Tensor, nn
 
 from helpers.models import converted, modeling, open_clip_family
 from helpers.models.backbone import Backbone
-from helpers.models.family import (
-    Framing,
-    Size,
-    loading,
-    located,
-    parts_of,
-    require_real,
-    saved_in,
-)
-from helpers.models.timm_family import (
-    BIASES,
-    KINDS,
-    beit_options,
-    create,
-    require_plain,
-    wrap_at,
-)
+from helpers.models.family import Framing, Size, loading, located, parts_of, require_real, saved_in
+from helpers.models.timm_family import BIASES, KINDS, beit_options, create, require_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
 ANCHORS = (  # the patch embedding in the words of authors that timm converts
@@ -190,10 +175,7 @@ def _sets(every: dict[str, Tensor], anchors: Sequence[str]) -> Iterator[tuple[st
 
 
 def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Framing) -> Backbone:
-    """Timm's `arch` with exactly these weights, as its own filter converts them; random without.
-
-    Raises ValueError where one is left out or would be drawn, or patches have another size.
-    """
+    """Timm's `arch` with exactly these weights, as its own filter converts them; random without."""
     if state is None:
         return create(name, arch, False, framing)
     require_real(name, state)

@@ -131,10 +131,6 @@ def from_transformers(
 
     A distilled model has one register in timm's words, which is DeiT's distillation token. `config`
     is that of the model or of one around it, as in config.json; `state` may have other towers, too.
-
-    Raises ValueError for an activation that timm's model lacks, no vision tower or several, and
-    weights that are no real numbers; RuntimeError for such as are missing, left over or of another
-    shape.
     """
     kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.

@@ -146,8 +146,7 @@ KINDS = {VisionTransformer: TimmBackbone, Eva: RotaryBackbone, beit.Beit: BeitBa
 def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: bool) -> Backbone:
     """A Backbone around a timm model of `KINDS`, put into eval mode, without gradients.
 
-    `data` holds the mean, std, crop_pct... of timm.data.create_transform. Raises ValueError for
-    another class.
+    `data` holds the mean, std, crop_pct... of timm.data.create_transform.
     """
     kind = next((own for theirs, own in KINDS.items() if isinstance(model, theirs)), None)
     if kind is None:
@@ -215,10 +214,7 @@ def load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 
 
 def create(name: str, source: str, pretrained: bool, framing: Framing, **options: Any) -> Backbone:
-    """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model.
-
-    Raises ValueError for another architecture, before its weights are fetched.
-    """
+    """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model."""
     with loading(name):
         with torch.device("meta"):
             sketch = timm.create_model(source)

@@ -71,8 +71,6 @@ def diagnose(
         labelled: whether the images' labels are the classes of the model's head.
         seed: of matched units and of bootstraps.
         options: batch_size, device, dtype, progress, as in `capture`.
-
-    Raises ValueError for fewer images, and for labels that are not the head's.
     """
     backbone, images = backbone_of(backbone), images_of(images)
     if len(images) < LEAST:

@@ -24,13 +24,7 @@ from tqdm import tqdm
 from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
 from helpers.claims.project import CONTROLS, Project, differing, inputs
-from helpers.claims.result import (
-    IMAGES_SUFFIX,
-    Calibration,
-    Result,
-    as_expected,
-    read_result,
-)
+from helpers.claims.result import IMAGES_SUFFIX, Calibration, Result, as_expected, read_result
 from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_bytes, write_text
 from helpers.run.kernel import OwnKernel, executed
@@ -169,10 +163,7 @@ def computed(
     code: str,
     bar: bool = False,
 ) -> Executed:
-    """Execute the notebook of a claim on this machine; the result has its provenance.
-
-    Raises ValueError where the code is another one here than `code` on the machine that asks.
-    """
+    """Execute the notebook of a claim on this machine; the result has its provenance."""
     project = Project(root)
     if fingerprint(project, id) != code:
         raise ValueError(f"other code lies at {root} on {os.uname().nodename} than here")

@@ -56,10 +56,7 @@ def parse(text: str, default: object) -> object:
 
 
 def checked(defaults: Mapping, given: Mapping) -> dict:
-    """`defaults` with `given` in their place.
-
-    Raises ValueError for an unknown name or a value of another type.
-    """
+    """`defaults` with `given` in their place."""
     for name, value in given.items():
         if name not in defaults:
             raise ValueError(f"unknown parameter {name!r}; {nearest(name, defaults)}")
@@ -119,8 +116,6 @@ def resolve(
     images in silence.
 
     Where there is no such profile, `again` takes the parameters of its result in `run`.
-
-    Raises ValueError for an unknown claim or profile, or a value of another type.
     """
     claim, overrides = project.registry[id], overrides or {}
     project.source(id)

@@ -8,12 +8,7 @@ from helpers.capture import FinalTokens, Lab, capture, dense_study
 from helpers.images import load_segments
 from helpers.interventions import ablated_neurons
 from helpers.interventions import test_time_registers as moved_neurons
-from helpers.measures.segmentation import (
-    fit_segmenter,
-    iou_gain,
-    mean_iou,
-    pixel_counts,
-)
+from helpers.measures.segmentation import fit_segmenter, iou_gain, mean_iou, pixel_counts
 from helpers.models import load_backbone, planted
 
 NAMES, CLASSES, POINTS = ("control-noise", "control-position", "control-clean"), 11, 14

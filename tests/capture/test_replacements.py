@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from helpers.capture import (
-    REPLACEMENTS,
-    Lab,
-    TokenNorms,
-    cached_prefix,
-    capture,
-    replaced_study,
-)
+from helpers.capture import REPLACEMENTS, Lab, TokenNorms, cached_prefix, capture, replaced_study
 from helpers.capture.lab import Captured
 from helpers.capture.replacements import _outlier_tokens
 from helpers.images import load_train_test

@@ -32,12 +32,7 @@ from helpers.capture import (
     studies,
 )
 from helpers.images import load_images
-from helpers.interventions import (
-    ablated_neurons,
-    averaged_neurons,
-    expected_at,
-    random_neurons,
-)
+from helpers.interventions import ablated_neurons, averaged_neurons, expected_at, random_neurons
 from helpers.interventions import test_time_registers as registers
 from helpers.measures.outliers import counts_at, placement
 from helpers.measures.probes import SCHEDULES, fit_classifier

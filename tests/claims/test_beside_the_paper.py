@@ -8,15 +8,7 @@ import pytest
 from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.claim import (
-    DIFFERENT,
-    NOT_COMPARED,
-    OURS,
-    SAME,
-    Claim,
-    Paper,
-    in_words,
-)
+from helpers.claims.claim import DIFFERENT, NOT_COMPARED, OURS, SAME, Claim, Paper, in_words
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Result, judge
 

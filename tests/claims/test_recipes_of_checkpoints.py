@@ -13,11 +13,7 @@ import timm
 
 from helpers.capture import Lab, PatchNorms, capture
 from helpers.claims import checkpoints, load_registry
-from helpers.claims.checkpoints import (
-    adjusted_r_squared,
-    first_over_second,
-    recipe_estimates,
-)
+from helpers.claims.checkpoints import adjusted_r_squared, first_over_second, recipe_estimates
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
 from helpers.measures.norms import outliers

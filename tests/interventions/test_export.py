@@ -11,10 +11,7 @@ from torch import nn
 from zoo import hooks, models, pixels
 
 from helpers.capture import OnPatches, capture
-from helpers.interventions import (
-    model_with_test_time_registers,
-    unwritable,
-)
+from helpers.interventions import model_with_test_time_registers, unwritable
 from helpers.interventions import test_time_registers as registers_of
 from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 

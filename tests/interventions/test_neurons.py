@@ -9,11 +9,7 @@ import pytest
 import torch
 from zoo import assert_by_hand, bounds, entering, hooks, looks, models, pixels
 
-from helpers.capture import (
-    TokenNorms,
-    capture,
-    matched_neurons,
-)
+from helpers.capture import TokenNorms, capture, matched_neurons
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
@@ -26,11 +22,7 @@ from helpers.interventions import (
     shift_conditions,
 )
 from helpers.interventions import neurons as module
-from helpers.models import (
-    PLANTED_BLOCK,
-    REGISTER_NEURON,
-    load_backbone,
-)
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 
 KINDS = ("small", "registers", "swiglu", "pooled", "open_clip")
 every = models(*KINDS)

@@ -26,11 +26,7 @@ from helpers.measures.outliers import (
     strongest,
     under_rule,
 )
-from helpers.measures.stats import (
-    auc_over_images,
-    over_images,
-    share,
-)
+from helpers.measures.stats import auc_over_images, over_images, share
 from helpers.models import TokenLayout
 
 

@@ -4,10 +4,7 @@ import torch
 from by_hand import without_each
 from sklearn.metrics.pairwise import paired_cosine_distances
 
-from helpers.measures.similarity import (
-    gram_shares_over_images,
-    part_cosine,
-)
+from helpers.measures.similarity import gram_shares_over_images, part_cosine
 from helpers.measures.stats import jackknife
 
 

@@ -573,15 +573,10 @@ PATCH = "patch_embed.proj.weight"
 MERGE = "merge_and_unload"
 REFUSED = {
     "LoRA": (lora, MERGE),
-    "LoRA alone": (lambda w: {k: x for k, x in lora(w).items() if "lora" in k}, MERGE),
     "IA3 alone": (lambda w: ones("base_model.model.blocks.0.mlp.fc2.ia3_l"), MERGE),
-    "loralib": (lambda w: w | ones("blocks.0.attn.qkv.lora_A"), MERGE),
     "a head beside LoRA": (lambda w: renamed(w, ("^head", "head.modules_to_save.default")), MERGE),
     "BYOL": (towers("online_network", "target_network"), "online_network.*target_network"),
-    "self-distillation": (towers("teacher_net", "student_net"), "teacher_net.*student_net"),
-    "data2vec": (towers("encoder", "_ema"), "encoder.*_ema"),
     "no average": (towers("no_ema", "other"), "no_ema.*other"),
-    "CAE": (towers("encoder", "teacher"), "encoder.*teacher"),
     "distillation": (lambda w: {"model": w, "teacher": other(w)}, r"model\. in.*teacher\. in"),
     "letters of ema": (towers("image_encoder", "semantic_encoder"), "image.*semantic"),
     "two averages": (lambda w: {"model_ema": w, "ema": other(w)}, "model_ema.*ema"),
@@ -589,7 +584,6 @@ REFUSED = {
     "prompts": (lambda w: w | ones("prompt_embeddings"), "prompt_embeddings"),
     "transformers": (lambda w: ones("embeddings.patch_embeddings.weight"), "transformers:"),
     "ZeRO-3": (lambda w: {"module": {key: torch.zeros(0) for key in w}}, r"\(0,\)"),
-    "one channel": (with_shape(PATCH, 24, 1, 16, 16), "1, 16, 16"),
     "four channels": (with_shape(PATCH, 24, 4, 16, 16), "4, 16, 16"),
     "video": (with_shape(PATCH, 24, 3, 2, 16, 16), "2, 16, 16"),
     "unknown registers": (with_shape("reg_token", 1, 4, 24), "reg_token"),

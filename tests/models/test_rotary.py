@@ -37,9 +37,7 @@ from helpers.interventions import (
     model_with_test_time_registers,
     moved_positions,
 )
-from helpers.interventions import (
-    test_time_registers as registers_at_test_time,
-)
+from helpers.interventions import test_time_registers as registers_at_test_time
 from helpers.models import TokenLayout
 
 some = models("dinov3-reg4", "eva02", "rope-mixed", "shared-keys")

@@ -14,7 +14,7 @@ import torch
 from helpers.claims import checkpoints
 from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
-from helpers.interventions import RegisterNeuron, unwritable
+from helpers.interventions import RegisterNeuron
 from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 from helpers.own import advice, diagnose, page, pictures, to_json
@@ -189,17 +189,6 @@ def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
     pixels = torch.randn(1, 3, *backbone.image_size, generator=torch.Generator().manual_seed(0))
     with moved_neurons(backbone, found.moved):
         torch.testing.assert_close(made["model"](pixels), backbone(pixels), rtol=1e-4, atol=1e-3)
-
-
-def test_a_module_is_examined_and_its_advice_names_no_command():
-    module = load_backbone("control-position").model
-    data = {"mean": [0.5] * 3, "std": [0.5] * 3}
-    found = diagnose(load_backbone(module, name="mine", data=data), load_images("scenes", 8, 1))
-    assert found.outliers and found.unwritable
-    lines = advice(found)
-    assert lines[-2].startswith("model = model_with_test_time_registers(load_backbone(module), [")
-    assert not any("helpers edit" in line for line in lines)
-    assert unwritable(load_backbone("control-position")) == ""
 
 
 def test_the_halves_share_no_image_and_the_other_one_is_tested():
