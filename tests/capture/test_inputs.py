@@ -55,8 +55,6 @@ def test_pictures_paths_arrays_and_pixels_are_the_same_images(backbone, pictures
     [
         ([], "no images"),
         ([7], "int"),
-        ([{"image": np.zeros((9, 9, 3))}], "dict"),
-        ([(np.zeros((9, 9, 3)), 0)], "tuple"),
         ([np.zeros((9, 9))], "32 bits"),
         (torch.zeros(3, 64, 64), r"\(3, 64, 64\)"),
         (torch.zeros(2, 3, 60, 60), "60"),
