@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from helpers import figures
 from helpers.measures.outliers import FEW
@@ -76,6 +74,10 @@ QUANTITIES = {
 }
 
 
+# What a measured quantity is at most, by the last word of its key.
+LARGEST = {"images": 1, "sink": 1, "attention": 1, "accuracy": 100, "answer": 100}
+
+
 def training_records(presets: Iterable[str], prefix: str = trained.SHIPPED) -> "TrainingRecords":
     """What is recorded of all trainings of the presets, as in `helpers.models.trained.records`."""
     return TrainingRecords({preset: trained.records(preset, prefix) for preset in presets})
@@ -131,28 +133,24 @@ class TrainingRecords(dict[str, Records]):
             label, _, margin, _ = QUANTITIES[name]
             figures.response(curves, ax, "training step", label, margin)
 
-    def images_with(self, name: str, preset: str) -> dict[str, Bool[Tensor, " image"]]:
-        """'(registers, seed)' of each training of a preset -> as many of its test images as had
-        `name` at its end, such as "outlier_images". Which ones they were is not recorded.
+    def last(self, preset: str, key: str, block: int = -2) -> dict[tuple[int, int], float]:
+        """(registers, seed) -> what a training of a preset measured last under `key`, where it has
+        it; of what is known for each block that of `block`.
         """
-        found = {}
-        for training, record in self[preset].items():
-            images, share = record["recipe"]["n_test"], record["history"][-1][name]
-            found[str(training)] = torch.arange(images) < round(images * share)
-        return found
+        ends = {x: record["history"][-1].get(key) for x, record in self[preset].items()}
+        known = {training: x for training, x in ends.items() if x is not None}
+        return {k: x[block] if isinstance(x, list) else x for k, x in known.items()}
 
-    def at_ends(self, preset: str, key: str) -> dict[int, Estimate]:
-        """Registers -> the last `key` of a preset's trainings, where they have it, over trainings
-        (`over_seeds`). Of what is known for each block it is that of the last but one.
+    def at_ends(self, preset: str, key: str, block: int = -2) -> dict[int, Estimate]:
+        """Registers -> `last`, over the trainings of a preset (`over_seeds`). Of a share of images
+        it is recorded how many they were, not which.
         """
-        found, is_share = defaultdict(list), key.endswith("images")
-        for (registers, _), record in self[preset].items():
-            if key in (last := record["history"][-1]):
-                x, n = last[key], record["recipe"]["n_test"]
-                x = x[-2] if isinstance(x, list) else x
-                one = share(torch.arange(n) < round(n * x)) if is_share else Estimate(x, x, x, n)
-                found[registers].append(one)
-        limits = (0, 1) if key.endswith(("images", "sink", "attention")) else (0, math.inf)
+        found, shares = defaultdict(list), key.endswith("images")
+        for (registers, seed), x in self.last(preset, key, block).items():
+            n = self[preset][registers, seed]["recipe"]["n_test"]
+            one = share(torch.arange(n) < round(n * x)) if shares else Estimate(x, x, x, n)
+            found[registers].append(one)
+        limits = (0, LARGEST.get(key.rpartition("_")[2], math.inf))
         return {registers: over_seeds(each, limits) for registers, each in found.items()}
 
     def _panels(self, name: str, others: str) -> dict[str, Curves]:

@@ -186,8 +186,9 @@ def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
                 layers.set_submodule(name, adapted)
     unread = UNREAD.fullmatch(recipe.unread)
     if unread["part"] == "patches":
+        places = [model.num_prefix_tokens + patch for patch in _numbers(unread)]
         for block in _blocks(unread):
-            hook = partial(_masked, places=_numbers(unread))
+            hook = partial(_masked, places=places)
             model.blocks[block].attn.register_forward_pre_hook(hook, with_kwargs=True)
     return model
 
@@ -213,9 +214,9 @@ def zero_weights(
 
 
 def _masked(attention: nn.Module, inputs: tuple, options: dict, places: list[int]) -> tuple:
-    """No query attends to the patches at `places`."""
+    """No query attends to the tokens at `places`."""
     mask = inputs[0].new_zeros(1, 1, 1, inputs[0].shape[1])
-    mask[..., [1 + place for place in places]] = -torch.inf  # after [CLS]
+    mask[..., places] = -torch.inf
     return inputs, options | {"attn_mask": mask}
 
 

@@ -72,6 +72,9 @@ def test_what_trainings_reach_is_over_trainings():
     assert ratio[:4] == pytest.approx((2.0, 2 - min(reach, 2), 2 + reach, 3)) and ratio.trainings
     (images,) = records.at_ends("cpu", "outlier_images").values()
     assert images.value == images.low == 0 and 0.05 < images.high < 0.1
+    seeds = {(0, 0): 1.0, (0, 1): 2.0, (0, 2): 3.0}  # the one with registers did not measure it
+    assert records.last("cpu", "norm_ratio") == seeds
+    assert records.last("cpu", "norm_ratio", block=1) == dict.fromkeys(seeds, 7.0)
 
 
 def test_registers_by_their_attention_at_the_end():

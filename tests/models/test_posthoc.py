@@ -113,15 +113,29 @@ def test_a_channel_that_later_blocks_cannot_read(part, rows):
         assert weight.any(0).all() and weight.any(1).all()
 
 
-def test_nothing_attends_to_masked_patches(pixels, tmp_path):
-    recipe, model = started(registers=0, unread="patches:0,9@0-7")
-    other = pixels.clone()
-    other[:, :, :8, :8] = 0  # patch 0
-    other[:, :, 8:16, 8:16] = 0  # patch 9
-    for one in (model, posthoc.plain(model)):
-        torch.testing.assert_close(one(other), one(pixels))
+@pytest.mark.parametrize("cls", [1, 0])
+def test_nothing_attends_to_masked_patches(cls, pixels, tmp_path):
+    base = BASE
+    if not cls:
+        plain = trained.Recipe(pool="avg", width=32, depth=2)
+        trained.save(path := tmp_path / "base.safetensors", trained.build(plain, 10), plain)
+        base = f"scratch:{path}"
+    recipe, model = started(
+        base=base, registers=0, cls=cls, free="low-rank:2@1", unread="patches:0,9@0-1"
+    )
+    hidden, other = pixels.clone(), pixels.clone()
+    hidden[:, :, :8, :8] = 0  # patch 0
+    hidden[:, :, 8:16, 8:16] = 0  # patch 9
     other[:, :, :8, 8:16] = 0
-    assert not torch.allclose(model(other), model(pixels))
+    seen = torch.ones(64, dtype=torch.bool)
+    seen[[0, 9]] = False
+    first, hiding, changed = (
+        model.blocks[:2](model._pos_embed(model.patch_embed(x)))[:, cls:][:, seen]
+        for x in (pixels, hidden, other)
+    )
+    torch.testing.assert_close(hiding, first)
+    assert not torch.allclose(changed, first)
+    torch.testing.assert_close(posthoc.plain(model)(pixels), model(pixels))
     posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
     with pytest.raises(ValueError, match="masked keys"):
         load_backbone(f"registers:{path}")
