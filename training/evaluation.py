@@ -48,16 +48,22 @@ def evaluate(
         attention = kept["cls_attention"][:, 0].mean(0)
         entry["register_attention"] = layout.register_tokens(attention, dim=-1).tolist()
     if border:
-        received = kept["attention_received"].mean(0)  # (block, head, token)
-        free = ~in_picture(layout, border)
-        of_patches = layout.patch_tokens(attention, dim=-1), layout.patch_tokens(received, dim=-1)
-        entry["border_attention"], entry["border_sink"] = (
-            x[..., free].sum(-1).max().item() for x in of_patches
-        )
-        if layout.registers:
-            of_registers = layout.register_tokens(received, dim=-1)
-            entry["register_sink"] = of_registers.sum(-1).max().item()
+        entry |= border_sinks(kept["attention_received"], layout, border)
+        if layout.cls:
+            free = ~in_picture(layout, border)
+            entry["border_attention"] = layout.patch_tokens(attention, -1)[free].sum().item()
     return entry
+
+
+def border_sinks(
+    received: Float[Tensor, "image block head token"], layout: TokenLayout, border: int
+) -> dict[str, float]:
+    """`border_sink` and `register_sink` of `evaluate`."""
+    received, free = received.mean(0), ~in_picture(layout, border)
+    given = {"border_sink": layout.patch_tokens(received, -1)[..., free]}
+    if layout.registers:
+        given["register_sink"] = layout.register_tokens(received, -1)
+    return {name: x.sum(-1).max().item() for name, x in given.items()}
 
 
 def in_picture(layout: TokenLayout, border: int) -> Bool[Tensor, " patch"]:

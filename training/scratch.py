@@ -30,8 +30,8 @@ TRAINING, TEST = 2, 3  # of the draws of a border
 class Frame:
     """The border around pictures (see `Recipe`), with mean and standard deviation of `pictures`."""
 
-    def __init__(self, recipe: Recipe, pictures: Iterable[Image.Image]):
-        self.recipe, self.width = recipe, recipe.border * recipe.patch_size
+    def __init__(self, recipe: Any, pictures: Iterable[Image.Image], patch_size: int):
+        self.recipe, self.width = recipe, recipe.border * patch_size
         if recipe.border:
             pixels = (np.asarray(one) / 127.5 - 1 for one in pictures)
             first, second = np.mean([(x.mean(), (x**2).mean()) for x in pixels], axis=0)
@@ -50,6 +50,12 @@ class Frame:
         framed[:, self.width : -self.width, self.width : -self.width] = x
         return framed
 
+    def around(self, images: Images, size: int) -> Images:
+        """Test images as pixels of so many a side, each with its border."""
+        plain = create_transform(size, **DATA)
+        pixels = [self(plain(picture), TEST, i) for i, picture in enumerate(images)]
+        return replace(images, read=pixels.__getitem__)
+
 
 class AugmentedImages(Items):
     """The images of a training, decoded in memory, each augmented by a seed of its own."""
@@ -57,7 +63,7 @@ class AugmentedImages(Items):
     def __init__(self, images: Images, recipe: Recipe, start: int = 0):
         super().__init__(recipe, start)
         self.pictures, self.labels = list(images), images.labels
-        self.frame = Frame(recipe, self.pictures)
+        self.frame = Frame(recipe, self.pictures, recipe.patch_size)
         self.transform = create_transform(
             recipe.image_size,
             is_training=True,
@@ -167,9 +173,8 @@ class FromScratch(Task):
         self.objective = OBJECTIVES[recipe.objective](recipe, classes)
         self.model = trained.build(recipe, self.objective.outputs)
         if recipe.border:
-            frame, plain = Frame(recipe, self.train), create_transform(recipe.image_size, **DATA)
-            pixels = [frame(plain(x), TEST, i) for i, x in enumerate(self.test)]
-            self.test = replace(self.test, read=pixels.__getitem__)
+            frame = Frame(recipe, self.train, recipe.patch_size)
+            self.test = frame.around(self.test, recipe.image_size)
 
     def items(self, start: int) -> Dataset:
         return AugmentedImages(self.train, self.recipe, start)

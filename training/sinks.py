@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from helpers.capture import Output, Sinks, TokenNorms, capture
-from helpers.images import answers, draw_pictures, load_images, read_pictures
+from helpers.capture import AttentionReceived, Output, Sinks, TokenNorms, capture
+from helpers.images import Images, answers, draw_pictures, load_images, read_pictures
+from helpers.images.triggers import PATCH, SIDE
 from helpers.measures.attention import EVENT, with_sink
 from helpers.models import SinkTask, sinks, trained, wrap_timm
-from training.evaluation import measured_norms
+from training import scratch
+from training.evaluation import border_sinks, in_picture, measured_norms
 from training.recipes import DATA_SEED
 from training.tasks import Items, Task
 
@@ -36,10 +38,13 @@ class SinkTraining(Task):
         self.optimizer, self.model = recipe.optimizer, sinks.build(recipe)
         self.layout = self._wrapped(self.model).layout
         self.model.requires_grad_(True)
-        self.test = load_images(recipe.task, recipe.n_test, DATA_SEED)
+        self.test = tested(recipe)
         pixels = np.stack([np.asarray(picture) for picture in self.test])
         self.colours = torch.from_numpy(read_pictures(pixels)[0])
         self.answers = torch.from_numpy(answers(recipe.task, pixels))
+        self.inside = in_picture(self.layout, recipe.border)
+        if recipe.border:
+            self.test = scratch.Frame(recipe, self.test, PATCH).around(self.test, SIDE)
 
     @staticmethod
     def _wrapped(model: nn.Module):
@@ -49,8 +54,11 @@ class SinkTraining(Task):
         return SinkPictures(self.recipe, start)
 
     def objective(self, model: nn.Module, average: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """The mean squared error of the answers at the patches."""
-        return F.mse_loss(self.layout.patch_tokens(model(x)).float(), y)
+        """The mean squared error of the answers at the patches of the picture."""
+        return F.mse_loss(self._answered(model(x)).float(), y)
+
+    def _answered(self, outputs: Tensor) -> Float[Tensor, "image patch 3"]:
+        return self.layout.patch_tokens(outputs)[:, self.inside]
 
     def measure(self, model: nn.Module) -> dict[str, Any]:
         """Errors, norms (see `measured_norms`) and, with softmax attention, sinks.
@@ -59,19 +67,24 @@ class SinkTraining(Task):
         patch's own colour; `error_constant`: of the mean answer.
         `sink_images`, `register_sink_images`, `cls_sink_images`, `sink_one_images`: share of images
         with a sink (`helpers.capture.Sinks`, queries of the patches) in any head, of patches, of
-        registers, of [CLS], and of one token of any kind. `sink_blocks`: of patches, for each
-        block. `sink_value`: mean `value_ratio` over all sinks of one token, None without any.
+        registers, of [CLS], and of one token of any kind. `border_sink`: see `evaluate`.
+        `sink_blocks`: of patches, for each block. `sink_value`: mean `value_ratio` over all sinks
+        of one token, None without any.
         `register_attention`: of the patches to all registers, for each block.
         """
         backbone = self._wrapped(model)
         soft, layout = self.recipe.attention == "softmax", backbone.layout
+        border = self.recipe.border
         reducers = [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft]
+        reducers += [AttentionReceived("all", "all")] * bool(border)
         kept = capture(backbone, self.test, reducers, batch_size=64, progress=False)
         entry = {
-            "error": F.mse_loss(layout.patch_tokens(kept["output"]), self.answers).item(),
+            "error": F.mse_loss(self._answered(kept["output"]), self.answers).item(),
             "error_alone": linear_error(self.colours.flatten(0, 1), self.answers.flatten(0, 1)),
             "error_constant": self.answers.var((0, 1), correction=0).mean().item(),
-        } | measured_norms(kept["token_norms"], layout)
+        } | measured_norms(kept["token_norms"], layout, border)
+        if border:
+            entry |= border_sinks(kept["attention_received"], layout, border)
         if not soft:
             return entry
         for name, kind in SINKS.items():
@@ -88,6 +101,10 @@ class SinkTraining(Task):
 class SinkPictures(Items):
     """The pictures of a training, none of them twice, as the model sees them, and their answers."""
 
+    def __init__(self, recipe: SinkTask, start: int = 0):
+        super().__init__(recipe, start)
+        self.frame = scratch.Frame(recipe, tested(recipe), PATCH)
+
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         return self.__getitems__([item])[0]
 
@@ -96,7 +113,13 @@ class SinkPictures(Items):
         places = [self.first + item for item in items]
         pixels = draw_pictures(self.recipe.task, (TRAINING, self.recipe.seed), places)
         x = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 127.5 - 1
+        x = [self.frame(picture, scratch.TRAINING, i) for picture, i in zip(x, places, strict=True)]
         return list(zip(x, torch.from_numpy(answers(self.recipe.task, pixels)), strict=True))
+
+
+def tested(recipe: SinkTask) -> Images:
+    """The pictures that a training is measured on."""
+    return load_images(recipe.task, recipe.n_test, DATA_SEED)
 
 
 def linear_error(x: Float[Tensor, "row input"], y: Float[Tensor, "row output"]) -> float:

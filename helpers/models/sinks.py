@@ -21,6 +21,7 @@ _CHOICES = {
     "task": TRIGGERED,
     "attention": ("softmax", "sigmoid"),
     "optimizer": ("adamw", "sgd"),
+    "frame": trained.FRAMES,
 }
 
 
@@ -39,6 +40,7 @@ class SinkTask:
             needs no sink.
         layer_scale: what LayerScale starts at; 0 for none.
         optimizer: 'adamw', or 'sgd' (Nesterov's momentum 0.9).
+        border, frame: as in `Recipe`; no answer is asked at the border.
         steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
     """
 
@@ -61,6 +63,8 @@ class SinkTask:
     ema: float = 0.0
     checkpoints: int = 21
     seed: int = 0
+    border: int = 0
+    frame: str = "flat"
 
     def __post_init__(self) -> None:
         """Raise ValueError where it would train something else."""
@@ -86,7 +90,7 @@ def build(recipe: SinkTask) -> VisionTransformer:
     """The untrained model of a recipe, seeded as `trained.build`; it returns (image, token, 3)."""
     return trained.twin_of(
         recipe,
-        img_size=SIDE,
+        img_size=SIDE + 2 * recipe.border * PATCH,
         patch_size=PATCH,
         num_classes=OUTPUTS,
         class_token=bool(recipe.cls),

@@ -4,7 +4,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from glob import escape
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
@@ -38,7 +39,7 @@ INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all regis
 _CHOICES = {
     "pool": ("token", "avg"),
     "objective": ("supervised", "self-distillation"),
-    "frame": ("flat", "noise"),
+    "frame": (FRAMES := ("flat", "noise")),
 }
 
 
@@ -52,7 +53,8 @@ class Recipe:
         image_size, patch_size: sides in pixels.
         width, depth, heads: of the Vision Transformer; its MLPs are four times as wide.
         registers: number of register tokens after [CLS].
-        pool: 'token' (the head reads [CLS]) or 'avg' (no [CLS]; it reads the mean of the patches).
+        pool: 'token' (the head reads [CLS]) or 'avg' (no [CLS]; it reads the mean of the patches,
+            of those inside a border).
         steps, batch_size: length of the training.
         lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps, then falls
             towards 1 % along a cosine.
@@ -65,8 +67,8 @@ class Recipe:
         checkpoints: measurements along the training, the start and the end among them.
         objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and
             smoothing are not used.
-        border: patches around a picture on each side, beyond `image_size`; they are free, since no
-            class is read from them. The weights hold no border: who loads them has to draw it.
+        border: patches around a picture on each side, beyond `image_size`; they are free, since
+            nothing is read from them. The weights hold no border: who loads them has to draw it.
         frame: 'flat' for a border of one grey, the mean of the pictures, or 'noise' for new
             Gaussian noise each time, with their mean and standard deviation.
     """
@@ -106,8 +108,6 @@ class Recipe:
     def __post_init__(self) -> None:
         """Raise ValueError where it would train something else."""
         check_recipe(self, _CHOICES)
-        if self.border and self.pool != "token":
-            raise ValueError(f"with border {self.border} the head reads [CLS], not {self.pool!r}")
         if self.image_size % self.patch_size:  # timm would leave pixels out
             raise ValueError(f"patch size {self.patch_size} must divide {self.image_size}")
 
@@ -120,10 +120,26 @@ def check_recipe(recipe: Any, choices: Mapping[str, Iterable[str]]) -> None:
         raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps")
 
 
+class ReadInside(VisionTransformer):
+    """A Vision Transformer whose head reads the mean of the patches inside a border."""
+
+    def __init__(self, border: int, **options: Any):
+        super().__init__(**options)
+        self.inside = slice(border, -border)
+
+    def pool(
+        self, x: Float[Tensor, "image token width"], pool_type: str | None = None
+    ) -> Float[Tensor, "image width"]:
+        patches = x[:, self.num_prefix_tokens :].unflatten(1, self.patch_embed.grid_size)
+        return patches[:, self.inside, self.inside].mean((1, 2))
+
+
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
     """The untrained model of a recipe; of the same seed equal to the bit in all that both have."""
+    inside = recipe.border and recipe.pool == "avg"
     return twin_of(
         recipe,
+        partial(ReadInside, recipe.border) if inside else VisionTransformer,
         img_size=recipe.image_size + 2 * recipe.border * recipe.patch_size,
         patch_size=recipe.patch_size,
         num_classes=classes,
@@ -133,10 +149,12 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
     )
 
 
-def twin_of(recipe: Any, **options: Any) -> VisionTransformer:
+def twin_of(
+    recipe: Any, kind: Callable[..., VisionTransformer] = VisionTransformer, **options: Any
+) -> VisionTransformer:
     """The model of a recipe, seeded; with other registers equal to the bit in all else."""
     options |= {"embed_dim": recipe.width, "depth": recipe.depth, "num_heads": recipe.heads}
-    make = partial(VisionTransformer, no_embed_class=True, **options)
+    make = partial(kind, no_embed_class=True, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         common = make().state_dict()

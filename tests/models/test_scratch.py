@@ -45,9 +45,9 @@ def tell(weights, recipe):
         (TINY, {"image_size": 60}),
         (TINY, {"pool": "max"}),
         (TINY, {"frame": "stripes"}),
-        (replace(TINY, border=1), {"pool": "avg"}),
         (TINY, {"checkpoints": 6}),
         (SINK, {"task": "loud"}),
+        (SINK, {"frame": "stripes"}),
         (ADDED, {"free": "some"}),
         (ADDED, {"neurons": "7"}),
     ],
@@ -85,6 +85,13 @@ def test_build_has_what_the_recipe_says_and_leaves_the_generator():
     assert model.blocks[1].attn.num_heads == 2 and model.patch_embed.grid_size == (4, 4)
     assert model.blocks[1].drop_path1.drop_prob == pytest.approx(0.2)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+def test_without_cls_the_patches_inside_a_border_are_read():
+    model = build(replace(TINY, registers=2, pool="avg", border=1), 3)
+    x = torch.randn(2, 2 + 36, 16)
+    inside = x[:, 2:].unflatten(1, (6, 6))[:, 1:5, 1:5].flatten(1, 2).mean(1)
+    torch.testing.assert_close(model.forward_head(x, pre_logits=True), model.fc_norm(inside))
 
 
 def test_a_saved_model_comes_back_in_half_precision_with_its_recipe(made):

@@ -68,6 +68,21 @@ def test_the_loss_of_one_that_solves_it_is_zero_and_that_of_silence_is_not(task)
     assert silence == pytest.approx(y.square().mean().item())
 
 
+def test_no_answer_is_asked_at_a_border():
+    recipe = replace(TINY, border=1, frame="noise")
+    training = KINDS[SinkTask](recipe, "cpu", Path())
+    x, y = default_collate(training.items(0).__getitems__(range(4)))
+    plain = default_collate(SinkPictures(TINY).__getitems__(range(4)))
+    assert torch.equal(x[..., 8:-8, 8:-8], plain[0]) and torch.equal(y, plain[1])
+    outputs = torch.full((4, 1 + 100, 3), 9.0)
+    outputs[:, 1:].unflatten(1, (10, 10))[:, 1:-1, 1:-1] = y.unflatten(1, (8, 8))
+    model = nn.Identity()
+    assert training.objective(model, model, outputs, y) == 0
+    found = training.measure(training.model)
+    assert {"border_largest", "register_largest", "border_sink", "register_sink"} < {*found}
+    assert found["border_sink"] >= 36 / 101 - 0.05
+
+
 def test_the_linear_error_is_that_of_least_squares():
     rng = np.random.default_rng(0)
     x, noise = rng.normal(3, 2, (500, 3)), rng.normal(0, 0.5, (500, 2))
