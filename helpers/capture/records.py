@@ -78,9 +78,9 @@ QUANTITIES = {
 LARGEST = {"images": 1, "sink": 1, "attention": 1, "accuracy": 100, "answer": 100}
 
 
-def training_records(presets: Iterable[str], prefix: str = trained.SHIPPED) -> "TrainingRecords":
+def training_records(presets: Iterable[str]) -> "TrainingRecords":
     """What is recorded of all trainings of the presets, as in `helpers.models.trained.records`."""
-    return TrainingRecords({preset: trained.records(preset, prefix) for preset in presets})
+    return TrainingRecords({preset: trained.records(preset) for preset in presets})
 
 
 class TrainingRecords(dict[str, Records]):

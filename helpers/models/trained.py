@@ -295,13 +295,14 @@ def record(name: str) -> dict[str, Any]:
     return data
 
 
-def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str, Any]]:
+def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
     """(registers, seed) -> record of each training of the preset `label`, weights here or not."""
     recorded = {}
-    for path in WEIGHTS.glob(f"{name_of(label, 0, prefix=prefix).removesuffix('0')}*.json"):
-        recipe = (data := record(path.stem))["recipe"]
-        if path.stem == name_of(label, recipe["registers"], recipe["seed"], prefix):
-            recorded[recipe["registers"], recipe["seed"]] = data
+    for prefix in (SHIPPED, ADDED[0], SINKS[0]):
+        for path in WEIGHTS.glob(f"{name_of(label, 0, prefix=prefix).removesuffix('0')}*.json"):
+            recipe = (data := record(path.stem))["recipe"]
+            if path.stem == name_of(label, recipe["registers"], recipe["seed"], prefix):
+                recorded[recipe["registers"], recipe["seed"]] = data
     if not recorded:
         raise ValueError(f"no training of the preset {label!r} is recorded")
     return dict(sorted(recorded.items()))
