@@ -67,9 +67,9 @@ class SinkTraining(Task):
         patch's own colour; `error_constant`: of the mean answer.
         `sink_images`, `register_sink_images`, `cls_sink_images`, `sink_one_images`: share of images
         with a sink (`helpers.capture.Sinks`, queries of the patches) in any head, of patches, of
-        registers, of [CLS], and of one token of any kind. `border_sink`: see `evaluate`.
-        `sink_blocks`: of patches, for each block. `sink_value`: mean `value_ratio` over all sinks
-        of one token, None without any.
+        registers, of [CLS], and of one token of any kind. `border_sink` and `register_sink`: see
+        `evaluate`. `sink_blocks`: of patches, for each block. `sink_value`: mean `value_ratio` over
+        all sinks of one token, None without any.
         `register_attention`: of the patches to all registers, for each block.
         """
         backbone = self._wrapped(model)

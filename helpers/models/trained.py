@@ -36,10 +36,11 @@ SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
+FRAMES = ("flat", "noise")
 _CHOICES = {
     "pool": ("token", "avg"),
     "objective": ("supervised", "self-distillation"),
-    "frame": (FRAMES := ("flat", "noise")),
+    "frame": FRAMES,
 }
 
 
@@ -266,7 +267,7 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a training (see `record`); numbers with six digits."""
     text = json.dumps(record, allow_nan=False)
     rounded = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
-    write_text(path, json.dumps(rounded, indent=1) + "\n")
+    write_text(path, json.dumps(rounded) + "\n")
 
 
 def load(name: str) -> tuple[VisionTransformer, Recipe]:
