@@ -18,6 +18,7 @@ from training.loop import KINDS
 from training.recipes import PRESETS
 
 ROOT = Path(__file__).parents[1]
+COMPUTE = ("numpy", "pillow", "timm", "torch", "torchvision")  # packages that a training computes with
 
 
 def numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[int]:
@@ -69,13 +70,16 @@ def main(preset, base, registers, seeds, changes, name, out, device, workers, jo
     if (out / "README.md").exists() and not card(out):
         raise ValueError(f"{out}/README.md is no card of trainings; choose another --out")
     command = shlex.join(["python", "-m", "training", *sys.argv[1:]])
+    about = provenance(ROOT, device)
+    del about["energy_assumption"]  # which the card says once for all
+    about["packages"] = {package: about["packages"][package] for package in COMPUTE}
     outcomes = train_all(
         recipes,
         out,
         device=device,
         workers=workers,
         jobs=min(jobs, len(recipes)),
-        about={"command": command, **provenance(ROOT, device)},
+        about={"command": command, **about},
         report=lambda outcome: print(*outcome, sep="  ", flush=True),
         cache=Path("_build/cache"),
     )

@@ -155,7 +155,7 @@ def drawn_small(figure: Figure) -> str:
     """
     about = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     svg = print_figure(figure, "svg", bbox_inches="tight", metadata=about)
-    svg = _with_classes(_SPARE.sub("", svg).replace("\n", " "))
+    svg = _with_classes(re.sub(r"\s+", " ", _SPARE.sub("", svg)))
     clips = [*dict.fromkeys(_CLIP.findall(svg))]
     svg = _CLIP.sub(lambda found: f"clip{clips.index(found[0])}", svg)
     svg = _LENGTHS.sub(lambda found: found[1] + _tenths(found[2]) + found[3], svg)

@@ -73,7 +73,7 @@ class Executed(NamedTuple):
             images.unlink(missing_ok=True)
         else:
             write_bytes(images, self.images)
-        text = json.dumps(self.result, indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(self.result, ensure_ascii=False, allow_nan=False)
         write_text(folder / f"{id}.json", text + "\n")
 
 
