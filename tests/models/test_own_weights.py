@@ -2,9 +2,7 @@
 
 import copy
 import json
-import re
 import sys
-from argparse import Namespace
 
 import pytest
 import timm
@@ -111,79 +109,6 @@ def saved(whole, model, tmp_path):
 
 def prefixed(prefix, weights):
     return {f"{prefix}{key}": value for key, value in weights.items()}
-
-
-def zeros(weights):
-    return {key: torch.zeros_like(value) for key, value in weights.items()}
-
-
-def around(weights):
-    """A classifier that holds the backbone: its head stands beside it."""
-    head = {key: value for key, value in weights.items() if key.startswith("head.")}
-    return prefixed("encoder.", {key: weights[key] for key in weights.keys() - head}) | head
-
-
-def within_blocks(weights):
-    return {re.sub(r"^(blocks\.\d+\.)", r"\1_orig_mod.", k): v for k, v in weights.items()}
-
-
-def chunked(weights):
-    return {re.sub(r"^blocks\.(\d+)", r"blocks.0.\1", k): v for k, v in weights.items()}
-
-
-def other_tower(weights):
-    """Its name holds the letters of 'ema', its shapes are not ARCH's."""
-    return prefixed("semantic.", {k: v[..., :8] for k, v in weights.items()})
-
-
-PLACES = {  # what was read, and where it lies
-    "plain": ("the weights", lambda w: w),
-    "prefixed": (
-        "state_dict.backbone.",
-        lambda w: {"epoch": 3, "state_dict": prefixed("module.backbone.", w)},
-    ),
-    "compiled": ("model.", lambda w: {"model": prefixed("_orig_mod.", w)}),
-    "each block compiled": ("the weights", within_blocks),
-    "chunks of blocks": ("teacher.", lambda w: {"teacher": chunked(w)}),
-    "teacher": (
-        "teacher.backbone.",
-        lambda w: {"student": prefixed("backbone.", zeros(w)), "teacher": prefixed("backbone.", w)},
-    ),
-    "both in one": ("teacher.", lambda w: prefixed("student.", zeros(w)) | prefixed("teacher.", w)),
-    "averaged": ("state_dict_ema.", lambda w: {"model": zeros(w), "state_dict_ema": w}),
-    "a head around it": ("encoder.", around),
-    "two towers": ("image.", lambda w: other_tower(w) | prefixed("image.", w)),
-    "arguments": ("state_dict.", lambda w: {"args": Namespace(lr=0.1), "state_dict": w}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_file_of_weights(saved, x, answer, place):
-    """Prefixes, number of classes and image size are found out, and what was read is said."""
-    source, content = PLACES[place]
-    backbone = load_backbone(saved(content))
-    assert backbone.image_size == (64, 64) and not backbone.model.training
-    assert backbone.describe()["source"] == f"{source} in mine.pth"
-    torch.testing.assert_close(output(backbone, x), answer)
-
-
-@pytest.mark.parametrize(
-    "write, reason",
-    [
-        (lambda w: prefixed("rgb.", w) | prefixed("depth.", w), "rgb. in mine.pth, depth."),
-        (lambda w: {"layer.weight": torch.ones(2)}, "no weight called"),
-        (lambda w: w | {"blocks.0.mlp.fc2.shift": torch.ones(1)}, "blocks.0.mlp.fc2.shift"),
-        (lambda w: {k: v for k, v in w.items() if "blocks.1" not in k}, "blocks.1"),
-        (lambda w: w | {"norm.bias": w["norm.bias"].to(torch.int8)}, "torch.int8 in 'norm.bias'"),
-        (lambda w: w | {"norm.bias": w["norm.bias"] / 0}, "infinity in 'norm.bias'"),
-        (lambda w: w | {"pos_embed": torch.ones(1, 1 + 15, 24)}, "15 patches"),
-        (lambda w: w | {"patch_embed.proj.weight": torch.randn(24, 3, 8, 8)}, "8, 8"),
-    ],
-)
-def test_files_that_are_refused(saved, write, reason):
-    """Nothing is drawn, resampled, cast or chosen in silence."""
-    with pytest.raises(ValueError, match=reason):
-        load_backbone(saved(write))
 
 
 @pytest.mark.parametrize("arch", ["vit_small_patch16_224", "resnet18", f"{ARCH}.badtag"])

@@ -1,6 +1,7 @@
 """Files of weights as authors publish and training scripts save them, against timm's own load."""
 
 import re
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -88,21 +89,12 @@ def dinov2(w):
     return w
 
 
-def giant(w):
-    return renamed(dinov2(w), (r"mlp\.fc1", "mlp.w12"), (r"mlp\.fc2", "mlp.w3"))
-
-
 def dinov3(w, bias=0.0):
     w = {key: value for key, value in w.items() if not key.endswith(("q_bias", "v_bias"))}
     w = renamed(w, ("reg_token", "storage_tokens"), (r"gamma_(\d)", r"ls\1.gamma"))
     w |= {f"blocks.{i}.attn.qkv.bias": torch.full((72,), bias) for i in range(2)}
     w |= {f"blocks.{i}.attn.qkv.bias_mask": torch.ones(72) for i in range(2)}
     return w | {"mask_token": torch.ones(1, 24), "rope_embed.periods": torch.ones(2)}
-
-
-def gated_dinov3(w):
-    w = renamed(w, ("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2", "w3"))
-    return dinov3(w) | ones("local_cls_norm.weight")
 
 
 def clip(w):
@@ -120,19 +112,6 @@ def clip(w):
     )  # fmt: skip
     text = ones("transformer.resblocks.0.ln_1.weight", "token_embedding.weight", "logit_scale")
     return prefixed("visual.", w) | text | {"input_resolution": torch.tensor(224)}
-
-
-def perception(w):
-    """With a projection of what attention pools."""
-    w = dict(w)
-    for part in ("weight", "bias"):
-        joint = torch.cat([w.pop(f"attn_pool.{x}.{part}") for x in ("q", "kv")])
-        w[f"attn_pool.attn.in_proj_{part}"] = joint
-    w = renamed(
-        w, (r"attn_pool\.latent", "attn_pool.probe"), (r"attn_pool\.norm", "attn_pool.layernorm"),
-        (r"attn_pool\.proj", "attn_pool.attn.out_proj"), (r"gamma_(\d)", r"ls_\1.gamma"),
-    )  # fmt: skip
-    return clip(w)
 
 
 def aimv2(w):
@@ -190,14 +169,6 @@ def mae(w):
     return {"model": w | {"mask_token": torch.ones(1, 1, 24)} | decoder}
 
 
-def ijepa(w):
-    return {"encoder": prefixed("module.", w), "predictor": prefixed("module.", ones("x"))}
-
-
-def eva(w):
-    return {"module": renamed(w, ("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2", "w3"))}
-
-
 def masked_eva(w):
     """Before it is fine-tuned it predicts the features of masked patches."""
     w = renamed(w, (r"^fc_norm", "norm"))
@@ -221,29 +192,17 @@ def linear(w):
 
 PUBLISHED = {  # architecture of timm, and its weights as the authors' file has them
     "DINOv2 with registers": (REG, dinov2),
-    "DINOv2, a giant": ("vit_giant_patch14_dinov2", giant),
     "DINOv3": (DINO3, dinov3),
     "DINOv3 with biases": (f"{DINO3}_qkvb", lambda w: dinov3(w, 0.5)),
-    "DINOv3, the largest": ("vit_7b_patch16_dinov3", gated_dinov3),
-    "TIPSv2": (REG, lambda w: prefixed("vision_encoder.", dinov2(w)) | ones("text_encoder.x")),
     "CLIP": (CLIP, clip),
     "SigLIP": (SIGLIP, lambda w: prefixed("visual.trunk.", w) | ones("text.x")),
-    "Perception Encoder": ("vit_pe_core_base_patch16_224", perception),
     "AIMv2": ("aimv2_large_patch14_224", aimv2),
     "RADIO": ("vit_base_patch16_radio_v3", radio),
     "BEiT-3": ("beit3_base_patch16_224", beit3),
     "Sapiens2": ("vit_base_patch16_sapiens2", sapiens2),
-    "MAE": (VIT, lambda w: {"model": w}),
-    "I-JEPA": ("vit_huge_patch14_gap_224", ijepa),
-    "EVA-02": (EVA, eva),
     "EVA-02 before fine-tuning": (EVA, masked_eva),
     "BEiT": (BEIT, beit),
-    "BEiT, of DeepSpeed": (BEIT, lambda w: {"module": beit(w)}),
-    "BEiT at 384 px": ("beit_large_patch16_384", lambda w: {"model": beit(w)}),
-    "BEiT v2": ("beitv2_base_patch16_224", lambda w: {"model": beit(w)}),
-    "DeiT-III": ("deit3_small_patch16_224", lambda w: renamed(w, (r"ls(\d).gamma", r"gamma_\1"))),
     "linear patch embedding": (VIT, linear),
-    "pre-logits": (VIT, lambda w: w | ones("pre_logits.fc.weight")),
 }
 
 
@@ -380,12 +339,9 @@ def jax_siglip(w):
 GOOGLE = {  # architecture, its options, image size of the file and as it is wanted, and the file
     "AugReg": (VIT, {}, 224, None, jax),
     "AugReg without a head": (VIT, {"num_classes": 0}, 224, None, jax),
-    "AugReg of 21,843 classes": (f"{VIT}.augreg_in21k", {"num_classes": 21}, 224, None, jax),
-    "AugReg at 384 px": ("vit_tiny_patch16_384", {}, 384, None, jax),
     "AugReg at its own size": (VIT, {}, 384, None, jax),
     "AugReg, resampled": (VIT, {}, 224, 96, jax),
     "with pre-logits": (VIT, {}, 224, None, with_pre_logits),
-    "SAM's": ("vit_base_patch32_224", {}, 224, None, jax),
     "FlexiViT": ("flexivit_small", {}, 240, None, lambda w: jax(w, "params/", True)),
     "SigLIP": ("vit_base_patch16_siglip_224", {"num_classes": 0}, 224, None, jax_siglip),
 }
@@ -503,6 +459,12 @@ def prismatic(w):
     return {"model": prefixed("semantic_encoder.", narrow) | prefixed("image_encoder.", w)}
 
 
+def around(w):
+    """A classifier that holds the backbone: its head stands beside it."""
+    head = {key: value for key, value in w.items() if key.startswith("head.")}
+    return prefixed("encoder.", {key: w[key] for key in w.keys() - head}) | head
+
+
 def chunks_in_fsdp(w):
     word = "_fsdp_wrapped_module"
     w = renamed(w, (r"^blocks\.(\d+)\.", rf"blocks.0.{word}.\1.{word}."))
@@ -531,8 +493,8 @@ SAVED = {  # what is read, and the file around it
     "Fabric": ("model._forward_module.", lambda w: {"model": prefixed("_forward_module.", w)}),
     "DeepSpeed": ("the weights", lambda w: {"module": prefixed("module.", w), "ds": "0.16"}),
     "two of other shapes": ("model.image_encoder.", prismatic),
-    "torch.compile by block": ("the weights", inside("_orig_mod")),
-    "checkpointing": ("the weights", inside("_checkpoint_wrapped_module")),
+    "a head around it": ("encoder.", around),
+    "arguments": ("state_dict.", lambda w: {"args": Namespace(lr=0.1), "state_dict": w}),
     "FSDP and more": ("the weights", lambda w: prefixed("_fsdp_wrapped_module.", FSDP(w))),
     "DDP within": ("net.", lambda w: prefixed("net.module.", inside("module")(w))),
     "compiled layers": ("the weights", lambda w: renamed(w, *COMPILED)),
@@ -550,10 +512,10 @@ def test_of_a_training_scripts_file_the_part_that_is_evaluated_is_read(tmp_path,
     assert ("without" in backbone.source) == (
         kind in ("MAE", "MoCo v3", "MSN", "weights beside an optimizer")
     )
-    state = backbone.model.state_dict()
-    made.reset_classifier(len(state.get("head.weight", ())))
-    for key, value in made.state_dict().items():
-        assert torch.equal(state[key], value) or "head" in key and kind != "MoCo v3"
+    weights, state = made.state_dict(), backbone.model.state_dict()
+    expected = {key for key in weights if kind != "MoCo v3" or not key.startswith("head.")}
+    assert state.keys() == expected
+    assert all(torch.equal(state[key], weights[key]) for key in expected)
 
 
 def lora(w):
@@ -569,7 +531,7 @@ def with_shape(key, *shape):
     return lambda w: w | {key: torch.ones(shape)}
 
 
-PATCH = "patch_embed.proj.weight"
+PATCH, BIAS = "patch_embed.proj.weight", "norm.bias"
 MERGE = "merge_and_unload"
 REFUSED = {
     "LoRA": (lora, MERGE),
@@ -588,6 +550,10 @@ REFUSED = {
     "video": (with_shape(PATCH, 24, 3, 2, 16, 16), "2, 16, 16"),
     "unknown registers": (with_shape("reg_token", 1, 4, 24), "reg_token"),
     "more blocks": (lambda w: w | renamed(w, (r"blocks\.1", "blocks.2")), "blocks.2"),
+    "fewer blocks": (lambda w: {k: v for k, v in w.items() if "blocks.1" not in k}, "blocks.1"),
+    "no weights": (lambda w: {"layer.weight": torch.ones(2)}, "no weight called"),
+    "integers": (lambda w: w | {BIAS: w[BIAS].to(torch.int8)}, "torch.int8 in 'norm.bias'"),
+    "infinity": (lambda w: w | {BIAS: w[BIAS] / 0}, "infinity in 'norm.bias'"),
     "half a grid": (with_shape("pos_embed", 1, 1 + 192, 24), "192 patches"),
 }  # fmt: skip
 
