@@ -36,12 +36,6 @@ def test_lock_pins_every_direct_dependency_within_its_bounds():
         assert package not in bounds or bounds[package].contains(version), package
 
 
-def test_lock_is_made_with_the_extras_that_are_tested():
-    recipe = (ROOT / "Makefile").read_text().partition("\nlock:")[2].partition("\n\n")[0]
-    assert re.findall(r"--extra (\w+)", recipe) == list(LOCKED)
-    assert EXTRAS.keys() - set(LOCKED) == {"ray"} and set(EXTRAS["ray"]) <= set(EXTRAS["test"])
-
-
 def test_environment_yml_has_the_pins_of_the_lock():
     *others, last = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert f"python {PROJECT['requires-python']}" in others

@@ -124,14 +124,6 @@ def test_export_keeps_timms_methods(backbone):
     assert all(p.grad is not None for p in model.parameters())
 
 
-@one_each
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_model_without_registers_refuses_the_state_dict(backbone, strict):
-    state = model_with_test_time_registers(backbone, NEURONS).state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        copy.deepcopy(backbone.model).load_state_dict(state, strict=strict)
-
-
 def test_what_is_not_rebuilt_is_known_before_it_is_written():
     """A layer scale that the architecture's name does not say."""
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)

@@ -32,7 +32,6 @@ from helpers.models.backbone import on_input, on_output
 from helpers.models.controls import CHANNELS, FURTHER, LATTICE, NOISE, SINK, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
-SETS = [(64, 0), (64, 1)]
 
 
 class Run(NamedTuple):
@@ -168,9 +167,8 @@ def test_ground_truth_in_closed_form():
 
 
 @pytest.mark.parametrize("name", WITH_OUTLIERS)
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_outliers_are_the_planted_patches(name, n, seed):
-    result, start = run(name, n, seed), PLANTED_BLOCK[name]
+def test_outliers_are_the_planted_patches(name):
+    result, start = run(name), PLANTED_BLOCK[name]
     median = result.norms.median()
     assert (result.norms[:, :start] < 1.5 * median).all()
     assert ((result.norms[:, start:] > 3 * median) == result.planted[:, None]).all()
@@ -179,16 +177,14 @@ def test_outliers_are_the_planted_patches(name, n, seed):
     assert 0.015 < result.planted.float().mean() < 0.03
 
 
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_content_decides_within_a_position(n, seed):
-    rate = run("control-content", n, seed).planted[:, LATTICE["control-content"]].float().mean(0)
+def test_content_decides_within_a_position():
+    rate = run("control-content").planted[:, LATTICE["control-content"]].float().mean(0)
     assert ((0.2 < rate) & (rate < 0.7)).all()
 
 
 @pytest.mark.parametrize("name", WITHOUT_OUTLIERS)
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_patches_without_outliers(name, n, seed):
-    result = run(name, n, seed)
+def test_patches_without_outliers(name):
+    result = run(name)
     assert not result.planted.any() and result.norms.max() < 1.5 * result.norms.median()
 
 
@@ -198,20 +194,9 @@ def test_registers_carry_the_load():
     assert (ratio[:, :3] < 1.5).all() and (ratio[:, 3:] > 8).all()
 
 
-@pytest.mark.parametrize("name", CONTROLS)
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_only_outliers_make_the_norm_grow(name, n, seed):
-    norms = run(name, n, seed).norms
-    median, mean = norms.median(dim=-1).values.mean(0), norms.mean((0, 2))
-    assert 0.95 < median[-1] / median[:2].mean() < 1.05
-    growth = mean[-1] / mean[:2].mean()
-    assert growth > 1.12 if name in WITH_OUTLIERS else 0.95 < growth < 1.05
-
-
 @pytest.mark.parametrize("name", WITH_OUTLIERS)
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_cls_attends_to_outliers(name, n, seed):
-    result = run(name, n, seed)
+def test_cls_attends_to_outliers(name):
+    result = run(name)
     attention, norms = result.patch_attention, result.norms[:, -1]
     some = result.planted.any(1)
     highest_other = attention.masked_fill(result.planted, 0).amax(1)
@@ -278,21 +263,6 @@ def test_a_sink_holds_nothing_and_keeps_cls_from_what_misleads():
     assert 0.5 < accuracy(cls[:, -1].numpy(), labels, np.arange(n)) < 0.9
 
 
-def test_flat_patches_resemble_their_neighbours():
-    pixels, _ = scenes(64, 0)
-    with torch.no_grad():
-        embedded = build_control("control-clean").patch_embed(pixels).unflatten(1, (14, 14))
-    similarity = neighbour_cosine(embedded).flatten(1)
-    flat = (patches_of(pixels).std(-1) < 1e-3).all(-1)
-    assert roc_auc_score(flat.flatten(), similarity.flatten()) > 0.7
-    content, position = run("control-content").planted, run("control-position").planted
-    assert roc_auc_score(content.flatten(), similarity.flatten()) > 0.7
-    assert 0.4 < roc_auc_score(position.flatten(), similarity.flatten()) < 0.6
-    places = LATTICE["control-content"]
-    within = [roc_auc_score(content[:, place], similarity[:, place]) for place in places]
-    assert np.mean(within) > 0.65
-
-
 @pytest.mark.parametrize("name", CONTROLS)
 def test_global_information(name):
     n = 160
@@ -344,9 +314,8 @@ def test_local_information(name):
     assert accuracy(tokens[images, index], index, images) < most_frequent + 0.15
 
 
-@pytest.mark.parametrize(("n", "seed"), SETS)
-def test_noise_lies_at_four_positions_or_registers_bear_its_load(n, seed):
-    noise, registers = (run(name, n, seed) for name in NOISE)
+def test_noise_lies_at_four_positions_or_registers_bear_its_load():
+    noise, registers = (run(name) for name in NOISE)
     median, places = noise.norms.median(), torch.zeros_like(noise.planted)
     places[:, LATTICE["control-noise"]] = True
     assert torch.equal(noise.planted, places) and not registers.planted.any()
@@ -356,7 +325,7 @@ def test_noise_lies_at_four_positions_or_registers_bear_its_load(n, seed):
     load = registers.layout.register_tokens(registers.stream).norm(dim=-1) / median
     assert (load[:, :3] < 1.5).all() and (load[:, 3:] > 8).all()
     on_registers = registers.layout.register_tokens(registers.attention, dim=-1).sum(1)
-    assert (noise.patch_attention[places].view(n, 4).sum(1) > 0.9).all()
+    assert (noise.patch_attention[places].view(-1, 4).sum(1) > 0.9).all()
     assert (on_registers > 0.9).all()
 
 
