@@ -18,7 +18,7 @@ from training.loop import KINDS
 from training.recipes import PRESETS
 
 ROOT = Path(__file__).parents[1]
-COMPUTE = ("numpy", "pillow", "timm", "torch", "torchvision")  # packages that a training computes with
+COMPUTE = ("numpy", "pillow", "timm", "torch", "torchvision")  # packages behind a training
 
 
 def numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[int]:
