@@ -87,7 +87,8 @@ def test_a_border_is_grey_or_noise_as_the_pictures_are(tiny):
     pixels = np.stack([np.asarray(one) for one in images]) / 127.5 - 1
     plain = AugmentedImages(images, tiny)[0][0]
     for frame, std in (("flat", 0), ("noise", pixels.std())):
-        x, _ = AugmentedImages(images, replace(tiny, border=2, frame=frame))[0]
+        items = AugmentedImages(images, replace(tiny, border=2, frame=frame))
+        x, y = items[0][0], items[1][0]
         width = 2 * tiny.patch_size
         inside = torch.zeros(x.shape, dtype=torch.bool)
         inside[:, width:-width, width:-width] = True
@@ -95,6 +96,7 @@ def test_a_border_is_grey_or_noise_as_the_pictures_are(tiny):
         assert torch.equal(x[inside].view_as(plain), plain)
         assert x[~inside].mean().item() == pytest.approx(pixels.mean(), abs=0.03)
         assert x[~inside].std().item() == pytest.approx(std, abs=0.03)
+        assert torch.equal(x[~inside], y[~inside]) is (frame == "flat")  # noise of its own
 
 
 def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
