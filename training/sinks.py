@@ -40,7 +40,8 @@ class SinkTraining(Task):
         self.model.requires_grad_(True)
         self.test = tested(recipe)
         pixels = np.stack([np.asarray(picture) for picture in self.test])
-        self.colours = torch.from_numpy(read_pictures(pixels)[0])
+        colours, trigger = read_pictures(pixels)
+        self.colours, self.idle = torch.from_numpy(colours), torch.from_numpy(~trigger.any(1))
         self.answers = torch.from_numpy(answers(recipe.task, pixels))
         self.inside = in_picture(self.layout, recipe.border)
         if recipe.border:
@@ -68,8 +69,10 @@ class SinkTraining(Task):
         `sink_images`, `register_sink_images`, `cls_sink_images`, `sink_one_images`: share of images
         with a sink (`helpers.capture.Sinks`, queries of the patches) in any head, of patches, of
         registers, of [CLS], and of one token of any kind. `border_sink` and `register_sink`: see
-        `evaluate`. `sink_blocks`: of patches, for each block. `sink_value`: mean `value_ratio` over
-        all sinks of one token, None without any.
+        `evaluate`; `idle_border_sink` and `idle_register_sink`: in pictures without a trigger.
+        `idle_border_one`: there, on the patch of the border that gets most in the picture.
+        `sink_blocks`: of patches, for each block. `sink_value`: mean `value_ratio` over all sinks
+        of one token, None without any.
         `register_attention`: of the patches to all registers, for each block.
         """
         backbone = self._wrapped(model)
@@ -84,7 +87,13 @@ class SinkTraining(Task):
             "error_constant": self.answers.var((0, 1), correction=0).mean().item(),
         } | measured_norms(kept["token_norms"], layout, border)
         if border:
-            entry |= border_sinks(kept["attention_received"], layout, border)
+            attention = kept["attention_received"]
+            entry |= border_sinks(attention, layout, border)
+        if border and self.idle.any():
+            idle = border_sinks(attention[self.idle], layout, border)
+            entry |= {f"idle_{name}": share for name, share in idle.items()}
+            largest = layout.patch_tokens(attention, -1)[self.idle][..., ~self.inside].amax(-1)
+            entry["idle_border_one"] = largest.mean(0).max().item()  # in the head that gives most
         if not soft:
             return entry
         for name, kind in SINKS.items():

@@ -81,6 +81,14 @@ def test_no_answer_is_asked_at_a_border():
     found = training.measure(training.model)
     assert {"border_largest", "register_largest", "border_sink", "register_sink"} < {*found}
     assert found["border_sink"] >= 36 / 101 - 0.05
+    # The mean of all is that of idle pictures and of the others, where one head gives most of both.
+    each = found["idle_border_sink"], found["idle_border_one"]
+    assert each[0] / 36 < each[1] < each[0]
+    training.idle = ~training.idle
+    others = training.measure(training.model)["idle_border_sink"]
+    n = len(training.idle)
+    mean = (training.idle.sum() * others + (~training.idle).sum() * each[0]) / n
+    assert mean.item() == pytest.approx(found["border_sink"], abs=0.01) and others != each[0]
 
 
 def test_the_linear_error_is_that_of_least_squares():
