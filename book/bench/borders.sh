@@ -38,8 +38,8 @@ wide() {
 
 no_cls() { judged borders-no-cls $SCENES --set pool=avg "$@"; }
 
-quiet() { PRESET=quiet judged quiet-borders --set checkpoints=5 "$@"; }
+quiet() { PRESET=quiet judged quiet-borders "$@"; }
 
-shallow() { PRESET=quiet judged quiet-borders-shallow --set depth=2 --set layer_scale=.1 --set weight_decay=.5 --set checkpoints=5 "$@"; }
+shallow() { PRESET=quiet judged quiet-borders-shallow --set depth=2 --set layer_scale=.1 --set weight_decay=.5 "$@"; }
 
 "$@"

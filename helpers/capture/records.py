@@ -75,7 +75,7 @@ QUANTITIES = {
 
 
 # What a measured quantity is at most, by the last word of its key.
-LARGEST = {"images": 1, "sink": 1, "attention": 1, "accuracy": 100, "answer": 100}
+LARGEST = {"images": 1, "sink": 1, "one": 1, "attention": 1, "accuracy": 100, "answer": 100}
 
 
 def training_records(presets: Iterable[str]) -> "TrainingRecords":

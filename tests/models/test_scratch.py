@@ -1,6 +1,7 @@
 """Recipes, untrained twins, files of weights and records; and the models that are shipped."""
 
 import json
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -237,8 +238,13 @@ def test_shipped_weights_are_small_and_are_those_of_their_record(name):
         assert record(name)["recipe"] == json.loads(file.metadata()["recipe"])
 
 
-# What trainings on a task that asks for a sink changed in its preset, by their names.
+SCENES = {"train": "scenes", "test": "scenes", "n_train": 2000}
+# What trainings changed in their preset, by their names; those of xx13 in the border, too.
 VARIATIONS = {
+    "scenes": SCENES,
+    "no-cls": {**SCENES, "pool": "avg"},
+    "wide": {"width": 192, "depth": 12, "heads": 3, "lr": 1e-3},
+    "borders-shallow": {"depth": 2, "layer_scale": 0.1, "weight_decay": 0.5},
     "decay0": {"weight_decay": 0.0},
     "sigmoid": {"attention": "sigmoid"},
     "layerscale": {"layer_scale": 1e-4},
@@ -256,8 +262,12 @@ def test_recorded_recipes_are_the_presets(name):
     recipe, last = kind(**told["recipe"]), told["history"][-1]
     label = name.removeprefix(prefix).rpartition("reg")[0].strip("-") or "cpu"
     assert name == scratch.name_of(label, recipe.registers, recipe.seed, prefix)
+    change = {"registers": recipe.registers, "seed": recipe.seed}
+    if border := re.fullmatch(r"(.+)-(flat|noise)-(\d)", label):
+        label = border[1]
+        change |= {"frame": border[2], "border": int(border[3])}
     preset, _, variation = (label, "", "") if label in PRESETS else label.partition("-")
-    change = {"registers": recipe.registers, "seed": recipe.seed} | VARIATIONS.get(variation, {})
+    change |= VARIATIONS.get(variation, {})
     assert recipe == replace(PRESETS[preset], **change) and (not variation or len(change) > 2)
     assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
     assert len(last["register_norm"]) == recipe.registers
