@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from helpers.book.explore import dequantise
+from helpers.book.explore import dequantise, picture_of
 from helpers.capture import Lab, register_neurons_of
 from helpers.capture import reducers as keep
 from helpers.claims import load_registry
 from helpers.claims.claim import Claim
 from helpers.claims.values import verdict_on
-from helpers.files import write_text
+from helpers.files import write_bytes, write_text
 from helpers.images import Images, load_images
 from helpers.interventions import neuron_conditions, test_time_registers
 from helpers.measures.norms import outliers, threshold
@@ -185,13 +185,12 @@ def shown(size: tuple[int, int]) -> tuple[Images, Images]:
 
 
 def _described(photographs: Images) -> list[dict]:
-    """Of each photograph its id, title, author, licence and the picture as JPEG in base64."""
+    """Of each photograph its id, title, author, licence and the picture as JPEG."""
     described = []
     for id, image in zip(photographs.ids, photographs, strict=True):
         image.save(file := BytesIO(), "JPEG", quality=QUALITY, optimize=True)
         about = dict(zip(("title", "by", "licence"), PHOTOGRAPHS[id], strict=True))
-        jpeg = base64.b64encode(file.getvalue()).decode()
-        described.append({"id": id, **about, "jpeg": jpeg})
+        described.append({"id": id, **about, "jpeg": file.getvalue()})
     return described
 
 
@@ -250,6 +249,8 @@ def main() -> None:
     result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)
     path = ROOT / "book" / "explore" / f"{asked.what}-{name}.json"
+    for one in result["photographs"]:  # the same for every model
+        write_bytes(picture_of(path, one), one.pop("jpeg"))
     write_text(path, json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
     print(path)
 

@@ -65,8 +65,16 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
 
 
 def read(path: Path) -> dict:
-    """One file of measurements."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """One file of measurements, its photographs with `jpeg` in base64."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for one in found["photographs"]:
+        one["jpeg"] = base64.b64encode(picture_of(path, one).read_bytes()).decode()
+    return found
+
+
+def picture_of(path: Path, photograph: Mapping) -> Path:
+    """Where the picture of a photograph of a file of measurements lies."""
+    return path.with_name(photograph["id"]).with_suffix(".jpg")
 
 
 def patches(models: Sequence[Mapping]) -> dict:
