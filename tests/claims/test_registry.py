@@ -100,8 +100,8 @@ def test_model_names_exist(registry):
     prefixes = scratch.ADDED[0], scratch.SINKS[0]
     known = {toy.NAME, *CONTROLS, *FURTHER, *scratch.names(), *timm.list_pretrained()}
     # records without weights
-    known |= {"borders", "borders-scenes", "borders-no-cls", "quiet-borders"}
-    known |= {"quiet-borders-shallow"}
+    known |= {"borders", "borders-scenes", "borders-wide", "borders-no-cls"}
+    known |= {"quiet-borders", "quiet-borders-shallow"}
     known.update(*map(scratch.names, prefixes))
     known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
     names = {model for paper in registry.papers.values() for model in paper.models.values()}
