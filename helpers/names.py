@@ -55,6 +55,9 @@ _PRESETS = {
     "broadcast-decay0": "broadcast, no weight decay", "quiet-sigmoid": "no-op, sigmoid attention",
     "quiet-layerscale": "no-op, LayerScale", "quiet-cls": "no-op, with [CLS]",
     "quiet-sgd": "no-op, SGD",
+    "quiet-borders-noise-1": "no-op, noise border", "quiet-borders-flat-1": "no-op, flat border",
+    "quiet-borders-shallow-noise-1": "shallow no-op, noise border",
+    "quiet-borders-shallow-flat-1": "shallow no-op, flat border",
 }  # fmt: skip
 # Outlier rules as figures call them.
 RULES = {
