@@ -81,6 +81,8 @@ def test_no_answer_is_asked_at_a_border():
     found = training.measure(training.model)
     assert {"border_largest", "register_largest", "border_sink", "register_sink"} < {*found}
     assert found["border_sink"] >= 36 / 101 - 0.05
+    # Without a trigger the answer is the colour.
+    assert torch.equal(training.idle, (training.answers == training.colours).all(-1).all(-1))
     # The mean of all is that of idle pictures and of the others, where one head gives most of both.
     each = found["idle_border_sink"], found["idle_border_one"]
     assert each[0] / 36 < each[1] < each[0]
