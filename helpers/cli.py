@@ -374,14 +374,17 @@ def check(project, strict):
 @click.argument("a")
 @click.argument("b")
 def compare(project, a, b):
-    """Show where A and B, names of runs or result files CLAIM.json, differ. The exit status is 1
-    where a verdict moved.
+    """Show the verdicts and the values in which the runs A and B differ. The exit status is 1 where
+    a verdict moved.
     """
     from helpers.claims import compare
 
-    text, moved = compare.compare(project, a, b)
-    print(text)
-    return int(moved)
+    table = compare.compare(project, a, b)
+    if not table.empty:
+        print(table.to_string(index=False))
+    moved = dict.fromkeys(table[table["name"] == compare.VERDICT]["claim"])
+    print(f"a verdict moved on {', '.join(moved)}" if moved else "no verdict moved")
+    return int(bool(moved))
 
 
 @command("baselines")
