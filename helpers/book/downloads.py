@@ -51,7 +51,7 @@ def values(results: Iterable[Finding]) -> pd.DataFrame:
                 "run": found.run, "claim": claim, "model": value.model, "dataset": value.dataset,
                 "name": value.name, "label": words.label,
                 **{part: getattr(value, part) for part in NUMBERS},
-                "unit": value.unit or words.unit, "verdict": result.models.get(value.model),
+                "unit": words.unit, "verdict": result.models.get(value.model),
                 "status": result.compared.status, "mark": found.mark,
                 "n_of": counted(value, words), **about,
                 "weights": weights.get(value.model), "state": result.state(value),

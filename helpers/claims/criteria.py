@@ -54,7 +54,6 @@ class Value:
     low: float | None = None
     high: float | None = None
     n: int | None = None
-    unit: str = ""
     step: float | None = None
     over: str = IMAGES
     trainings: Sequence[Sequence[float | None]] = ()

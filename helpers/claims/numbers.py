@@ -64,7 +64,7 @@ def of_notebook(notebook: Mapping, claim: Claim) -> dict:
 
     Returns:
         verdict; models: model -> verdict (None where it was not judged), and tests with outcomes;
-        values: model -> name -> what is there of value, low, high, n, step and unit; figures: a
+        values: model -> name -> what is there of value, low, high, step and n; figures: a
         list of axes each, as `figures.drawn` gives it.
     """
     result = Result.from_json(claim, bundle(notebook))
@@ -103,7 +103,7 @@ def renewed(path: Path, numbers: Mapping) -> str:
 def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     """Everything in which two notebooks' numbers differ, the worst first.
 
-    Verdicts, outcomes, names, units, n and the lengths of arrays must be equal. A number may differ
+    Verdicts, outcomes, names, n and the lengths of arrays must be equal. A number may differ
     by 5e-4 of itself, or of 1e-6 of its interval's width where that is more; the end of an interval
     by 1e-3 of the interval's width, but never by more than 4 % of itself; a p-value by 0.004
     decades. A value that moves in steps, such as a share of images, may also differ by one whole
@@ -244,9 +244,9 @@ def _decades(stored: float, fresh: float) -> float:
 
 def _entry(value: Value) -> dict:
     """A value as JSON data, without what it has not."""
-    entry = {name: rounded(getattr(value, name)) for name in ("value", "low", "high", "step")}
-    entry |= {"n": value.n, "unit": value.unit or None}
-    return {name: part for name, part in entry.items() if part is not None or name == "value"}
+    parts = {name: rounded(getattr(value, name)) for name in ("value", "low", "high", "step")}
+    parts["n"] = value.n
+    return {name: part for name, part in parts.items() if part is not None or name == "value"}
 
 
 def _written(node: object, line: str) -> str:
