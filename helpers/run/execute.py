@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import nbformat
-from tqdm import tqdm
 
 from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
@@ -275,12 +274,10 @@ def parallel(
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         pending = [pool.submit(guarded, id) for id in ids]
-        hidden = len(ids) < 2 or None  # None: unless stderr is a terminal
         try:
-            for future in tqdm(as_completed(pending), "notebooks", len(ids), False, disable=hidden):
+            for future in as_completed(pending):
                 outcomes.append(future.result())
-                tqdm.write(str(outcomes[-1]))  # a line on stdout, above the progress bar
-                sys.stdout.flush()
+                print(outcomes[-1], flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             # A kernel may have been starting just now: ask again until every thread has ended.
