@@ -16,7 +16,7 @@ import click
 
 from helpers.claims import history
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project, other_inputs
+from helpers.claims.project import CONTROLS, Project, stale
 from helpers.claims.result import Result, as_expected, read_result, unexpected
 from helpers.files import write_text
 from helpers.names import plural, stored_name
@@ -203,7 +203,7 @@ def _said(project: Project, path: Path, entries: Sequence[history.Entry]) -> tup
         said.append(f"by today's criterion {result.today.shown['']}")
     if seen := history.mark(entries, data["parameters"]):
         said.append(seen)
-    if project.runs in path.parents and other_inputs(project, data):
+    if project.runs in path.parents and stale(project, data):
         said.append("stale")
     return ", ".join(said), result.reason
 
