@@ -34,8 +34,8 @@ class _Scale(NamedTuple):
         return float(self.forward(x)) if self.lowest < x < self.highest else math.inf
 
 
-PLAIN = _Scale(float, float, -math.inf, math.inf)
-_SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
+_PLAIN = _Scale(float, float, -math.inf, math.inf)
+_SCALES = (_PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _scale(value: Value) -> _Scale:
         low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
         if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
             return scale
-    return PLAIN
+    return _PLAIN
 
 
 def _freedom(value: Value) -> float:
@@ -216,15 +216,11 @@ def _quantile(value: Value, alpha: float) -> float:
     return float(t.isf(alpha / 2, _freedom(value)))
 
 
-def _score_error(value: Value, margin: float) -> float:
-    """Of a share if the margin were the truth, as Wilson's interval has it."""
-    return math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
-
-
 def _statistic(value: Value, margin: float) -> float:
     """From value to margin in standard errors; those of the side on which the margin lies."""
     if _is_wilsons(value):
-        return _divided(margin - value.value, _score_error(value, margin))
+        error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)  # if the margin were the truth
+        return _divided(margin - value.value, error)
     scale = _scale(value)
     away = scale(margin) - scale(value.value)
     end = value.low if away < 0 else value.high
