@@ -8,15 +8,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import click
 
 from helpers.claims import history
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project, other_inputs
+from helpers.claims.project import CONTROLS, Project, stale
 from helpers.claims.result import Result, as_expected, read_result, unexpected
 from helpers.files import write_text
 from helpers.names import plural, stored_name
@@ -146,82 +146,66 @@ jobs_option = click.option("--jobs", type=COUNT, help="notebooks at a time, not 
 
 @command("list --run vit-tiny")
 @click.option("--run", "name", help="the verdicts of one run alone")
-@click.option("--json", "as_json", is_flag=True, help="as JSON, with the reason of each verdict")
-def list_claims(project, name, as_json):
+def list_claims(project, name):
     """Show every claim: identifier, title, and its verdict in each run."""
-    found = _found(project)
+    found = list(_found(project, project.registry.claims))
     if name:
-        check_choice("--run", name, {one["run"] for own in found.values() for one in own})
-        found = {id: [one for one in own if one["run"] == name] for id, own in found.items()}
-        found = {id: own for id, own in found.items() if own}
-    claims = {id: claim for id, claim in project.registry.claims.items() if id in found or not name}
-    if as_json:
-        rows = [
-            {"claim": id, "title": claim.title, "results": found.get(id, [])}
-            for id, claim in claims.items()
-        ]
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
-        return
+        check_choice("--run", name, {one.run for one in found})
     rows = [("claim", "title", "each run: beside the paper; verdict")]
-    for id, claim in claims.items():
+    for id, claim in project.registry.claims.items():
+        said = [str(one) for one in found if one.id == id and name in (None, one.run)]
         none = "no result yet" if claim.notebook else "no notebook yet"
-        said = [f"{_run(one)}: {_said(one)}" for one in found.get(id, ())]
-        rows.append((id, claim.title, "; ".join(said) or none))
+        if said or not name:
+            rows.append((id, claim.title, "; ".join(said) or none))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
 
 
-def _found(project: Project) -> dict[str, list[dict]]:
-    """Claim -> what each of its results says, published or one's own."""
-    rows: dict[str, list[dict]] = {}
+class Found(NamedTuple):
+    """A result in one line: the status and the verdict, what is to be known of it, and why."""
+
+    id: str
+    run: str
+    published: bool
+    said: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.run}{'' if self.published else ' (not published)'}: {self.said}"
+
+
+def _found(project: Project, ids: Collection[str]) -> Iterator[Found]:
+    """The results of these claims, published or one's own."""
     log = history.load(project.root)
     for path in (*project.results(), *project.own_results()):
-        if path.stem not in project.registry.claims:  # `check` names it
-            continue
-        about = {"run": path.parent.name, "published": project.own not in path.parents}
-        try:
-            about |= _result(project, path, log.get(path.stem, ()))
-        except (ValueError, KeyError):
-            about |= {"verdict": "unreadable", "notes": ["see `check`"], "reason": ""}
-        rows.setdefault(path.stem, []).append(about)
-    return rows
+        if path.stem in ids:
+            try:
+                said, reason = _said(project, path, log.get(path.stem, ()))
+            except (ValueError, KeyError):
+                said, reason = "unreadable, see `check`", ""
+            published = project.runs in path.parents
+            yield Found(path.stem, path.parent.name, published, said, reason)
 
 
-def _result(project: Project, path: Path, entries: Sequence[history.Entry]) -> dict[str, Any]:
-    """The status and the verdict of a result with its reason, and what is to be known of it: what
-    had been seen when its criterion was written, or that it is stale.
+def _said(project: Project, path: Path, entries: Sequence[history.Entry]) -> tuple[str, str]:
+    """The status and the verdict of a result, with what had been seen when its criterion was
+    written and whether it is stale; and the reason of the verdict.
     """
     data = read_result(path)
     result = Result.from_json(project.registry[path.stem], data)
     if data["run"] == CONTROLS:
-        said = as_expected(result.calibration())
-        return {"verdict": said, "notes": [], "reason": result.unmeasured}
-    notes = []
+        return as_expected(result.calibration()), result.unmeasured
+    said = [f"{result.compared.status}; {result.shown['']}"]
     if result.not_run:
-        notes.append(f"{plural(len(result.not_run), 'model')} not run")
+        said.append(f"{plural(len(result.not_run), 'model')} not run")
     if result.today:
-        notes.append(f"by today's criterion {result.today.shown['']}")
+        said.append(f"by today's criterion {result.today.shown['']}")
     if seen := history.mark(entries, data["parameters"]):
-        notes.append(seen)
-    if project.runs in path.parents and other_inputs(project, data):
-        notes.append("stale")
-    return {
-        "status": result.compared.status,
-        "verdict": result.shown[""],
-        "notes": notes,
-        "reason": result.reason,
-    }
-
-
-def _run(found: Mapping) -> str:
-    return found["run"] + " (not published)" * (not found["published"])
-
-
-def _said(found: Mapping) -> str:
-    """`same as the paper; refuted, blind`: the status, the verdict, what is to be known of it."""
-    status = f"{found['status']}; " if "status" in found else ""
-    return status + ", ".join([found["verdict"], *found["notes"]])
+        said.append(seen)
+    if project.runs in path.parents and stale(project, data):
+        said.append("stale")
+    return ", ".join(said), result.reason
 
 
 @command("show nr1-artifacts")
@@ -240,10 +224,10 @@ def show(project, id, values):
         return
     print(f"{id}: {claim.title}\n{claim.statement}\n")
     print(f"measure: {_line(claim.measure)}\ncriterion: {claim.criterion}\n\nresults:")
-    for one in _found(project).get(id, ()):
-        print(f"  {_run(one)}: {_said(one)}")
-        if one["reason"]:
-            print(f"    {one['reason']}")
+    for one in _found(project, [id]):
+        print(f"  {one}")
+        if one.reason:
+            print(f"    {one.reason}")
     if claim.notebook is None:
         print(f"\nnotebook: none yet: {claim.waiting}")
         return
@@ -374,14 +358,17 @@ def check(project, strict):
 @click.argument("a")
 @click.argument("b")
 def compare(project, a, b):
-    """Show where A and B, names of runs or result files CLAIM.json, differ. The exit status is 1
-    where a verdict moved.
+    """Show the verdicts and the values in which the runs A and B differ. The exit status is 1 where
+    a verdict moved.
     """
     from helpers.claims import compare
 
-    text, moved = compare.compare(project, a, b)
-    print(text)
-    return int(moved)
+    table = compare.compare(project, a, b)
+    if not table.empty:
+        print(table.to_string(index=False))
+    moved = dict.fromkeys(table[table["name"] == compare.VERDICT]["claim"])
+    print(f"a verdict moved on {', '.join(moved)}" if moved else "no verdict moved")
+    return int(bool(moved))
 
 
 @command("baselines")

@@ -1,76 +1,27 @@
 """Short names of models, for figures and pages: `vit_tiny_patch16_224.augreg_in21k_ft_in1k` is
-ViT-Ti (AugReg). And the names of recipes, beside those that results and files of weights keep.
+ViT-Ti (AugReg). And the names of recipes, beside those that results and files of weights keep. The
+words stand in names.yml.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml
 
 # How the names of models begin that may be paths of this machine: of a file, and of a folder with
 # config.json.
 FILES = ("file:", "scratch:", "registers:", "sinks:")
 LOCAL = (*FILES, "local-dir:", "transformers:")
-# How pages name a recipe or a task -> its name in stored results, weight files and presets.
-ALIASES = {
-    "clean-target": "asked",
-    "ph-reg-target": "mean",
-    "free-register": "offered",
-    "no-op": "quiet",
-}
+_NAMES = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))
+ALIASES, RULES, CONDITIONS = (_NAMES[x] for x in ("aliases", "rules", "conditions"))
+_SIZES, _FAMILIES = _NAMES["sizes"], _NAMES["families"]
 _ALIAS = re.compile(rf"((?:registers-|sinks-)?)({'|'.join(ALIASES)})(?=-|$)(.*)", re.DOTALL)
-
-_SIZES = {
-    "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",  # noqa: E501
-    "so400m": "So400M", "so150m": "So150M",
-}  # fmt: skip
-_FAMILIES = {
-    "vit": "ViT",
-    "deit": "DeiT",
-    "deit3": "DeiT-III",
-    "eva02": "EVA-02",
-    "beit": "BEiT",
-    "beitv2": "BEiT v2",
-}
-# The name of a kind of pretraining as its tag begins; the first that fits.
-_TAGS = {
-    "augreg2": "AugReg 2", "augreg": "AugReg", "lvd142m": "DINOv2", "lvd1689m": "DINOv3", "dinov3": "DINOv3", "dino": "DINO",  # noqa: E501
-    "mae": "MAE", "openai": "CLIP", "laion2b": "OpenCLIP", "laion400m": "OpenCLIP", "webli": "SigLIP", "sam": "SAM",  # noqa: E501
-    "orig": "original", "in21k": "21k",
-}  # fmt: skip
-# Presets of `training` in the field's words, and how each of the models is called.
-_PRESETS = {
-    "asked": "clean target", "mean": "PH-Reg target", "median": "median target",
-    "offered": "free registers", "offered-cls": "free registers, [CLS] target",
-    "ph-reg": "PH-Reg target and weights",
-    "blocks": "clean target, blocks 6 to 8", "registers-only": "clean target, registers only",
-    "frozen": "clean target, registers only, 600 steps",
-    "fixed": "clean target, random registers",
-    "regrow": "neuron removed", "regrow-cls": "neuron removed, [CLS] target",
-    "regrow-labels": "neuron removed, labels", "regrow-frozen": "neuron removed, block frozen",
-    "regrow-other": "random neuron removed",
-    "cpu": "plain recipe", "gap": "mean pooling", "deep": "16 blocks",
-    "no-decay": "no weight decay",
-    "fine": "96 px images", "long": "400 epochs", "hard": "hard scenes", "cifar10": "CIFAR-10",
-    "quiet": "no-op", "quiet-decay0": "no-op, no weight decay",
-    "broadcast-decay0": "broadcast, no weight decay", "quiet-sigmoid": "no-op, sigmoid attention",
-    "quiet-layerscale": "no-op, LayerScale", "quiet-cls": "no-op, with [CLS]",
-    "quiet-sgd": "no-op, SGD",
-    "quiet-borders-noise-1": "no-op, noise border", "quiet-borders-flat-1": "no-op, flat border",
-    "quiet-borders-shallow-noise-1": "shallow no-op, noise border",
-    "quiet-borders-shallow-flat-1": "shallow no-op, flat border",
-}  # fmt: skip
-# Outlier rules as figures call them.
-RULES = {
-    "median:3": "3 × median",
-    "mad:10": "10 MAD",
-    "percentile:98": "98th percentile",
-    "fixed:150": "norm 150",
-}
 _OWN = re.compile(r"(scratch|registers|sinks)(?:-(.+))?-reg(\d+)(?:-seed(\d+))?")
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")
 
 _TRAINED = {"scratch": "From-scratch ViT", "registers": "ViT-Ti", "sinks": "Sink-task ViT"}
-CONDITIONS = {"plain": "original model", "moved": "neurons shifted"}  # in figures
 _CONDITION = re.compile(rf"(?:^|(?<=, )|(?<=\n))(?:{'|'.join(CONDITIONS)})(?=,|\n|$)")
 _NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
 
@@ -98,7 +49,7 @@ def short_name(model: str) -> str:
     name = f"{_FAMILIES[family]}-{_SIZES[size]}"
     registers = re.search(r"_reg(\d+)", model)
     said = [f"{registers[1]} reg."] if registers else []
-    said += [word for begin, word in _TAGS.items() if tag and tag.startswith(begin)][:1]
+    said += [word for begin, word in _NAMES["tags"].items() if tag and tag.startswith(begin)][:1]
     return f"{name} ({', '.join(said)})" if said else name
 
 
@@ -108,7 +59,7 @@ def preset_name(preset: str) -> str:
     >>> preset_name("quiet"), preset_name("self-distillation")
     ('no-op', 'self-distillation')
     """
-    return _PRESETS.get(preset, preset)
+    return _NAMES["presets"].get(preset, preset)
 
 
 def recipe_name(recipe: str) -> str:

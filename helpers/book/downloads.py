@@ -51,7 +51,7 @@ def values(results: Iterable[Finding]) -> pd.DataFrame:
                 "run": found.run, "claim": claim, "model": value.model, "dataset": value.dataset,
                 "name": value.name, "label": words.label,
                 **{part: getattr(value, part) for part in NUMBERS},
-                "unit": value.unit or words.unit, "verdict": result.models.get(value.model),
+                "unit": words.unit, "verdict": result.models.get(value.model),
                 "status": result.compared.status, "mark": found.mark,
                 "n_of": counted(value, words), **about,
                 "weights": weights.get(value.model), "state": result.state(value),
@@ -62,8 +62,8 @@ def values(results: Iterable[Finding]) -> pd.DataFrame:
 
 
 def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
-    """A row for every test that was put to a model: its value, outcome, p-values, and what it could
-    have decided; `corrected` has both corrected p-values of a test with one.
+    """A row for every test that was put to a model: its value, outcome and p-values; `corrected`
+    has both corrected p-values of a test with one.
     """
     none, p_values = (None, None), ["p", "bonferroni", "benjamini_hochberg"]
     table = pd.DataFrame([
@@ -72,15 +72,13 @@ def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
             **{part: getattr(row.value, part, None) for part in NUMBERS},
             "outcome": OUTCOMES[row.outcome], "distance": row.distance,
             **dict(zip(p_values, (row.p, *corrected.get(row, none)), strict=True)),
-            "effect": row.effect,
-            **dict(zip(("holds_from", "fails_from"), row.thresholds or none, strict=True)),
-            "n_decides": row.images_needed, "verdict": row.verdict,
+            "verdict": row.verdict,
         }
         for row in rows
     ])  # fmt: skip
     if rows:  # an interval says nothing of tails
         table[p_values] = table[p_values].astype(float).clip(lower=1e-9)
-    return table.astype({"n": "Int64", "n_decides": "Int64"}) if rows else table
+    return table.astype({"n": "Int64"}) if rows else table
 
 
 def criteria(book: Book) -> pd.DataFrame:

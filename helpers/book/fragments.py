@@ -85,7 +85,6 @@ def _statistics(book: Book) -> dict[str, Any]:
     measured, and which checkpoints and images verdicts share.
     """
     rows = statistics.judgements((found.run, found.result) for found in book.counted)
-    shared = statistics.shared([found.stored for found in book.counted])
     known = [row for row in rows if row.p is not None]
     p_values = [row.p for row in known]
     levels = statistics.levels(p_values)
@@ -120,9 +119,5 @@ def _statistics(book: Book) -> dict[str, Any]:
         "trained": [
             f"{trained[kind]} {words}" for kind, (_, words) in TRAINED.items() if trained[kind]
         ],
-        "decided": len(shared.decided),
-        "checkpoints": sorted(
-            shared.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
-        ),
-        "largest": max(shared.lists, key=lambda one: len(one[2]), default=None),
+        "shared": statistics.shared(found.stored for found in book.counted),
     }

@@ -4,12 +4,11 @@ A verdict answers the statement, which the paper may have refuted itself, as a w
 its models. So each test is compared with what the paper says of it, on models of which it speaks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from helpers.claims.criteria import CONTROL, DECIDED, OUTCOMES, ByName, Criterion, Test
@@ -135,20 +134,14 @@ def reported_cells(rows: Iterable[dict], prefix: str = "") -> Cells:
     return cells
 
 
-def beyond(tests: Iterable[Test]) -> dict[str, list[Test]]:
-    """What differs from the paper, without a full stop -> the tests that go beyond it so."""
-    differ: dict[str, list[Test]] = {}
-    for test in tests:
-        if test.extension:
-            differ.setdefault(_bare(test.extension), []).append(test)
-    return differ
-
-
 def extensions(tests: Iterable[Test]) -> list[str]:
     """A line for each thing in which tests go beyond the paper: which tests, and what differs."""
+    differ: dict[str, list[str]] = {}
+    for test in tests:
+        if test.extension:
+            differ.setdefault(_bare(test.extension), []).append(str(test))
     return [
-        f"our extension ({', '.join(dict.fromkeys(map(str, own)))}): {text}"
-        for text, own in beyond(tests).items()
+        f"our extension ({', '.join(dict.fromkeys(own))}): {text}" for text, own in differ.items()
     ]
 
 
@@ -193,18 +186,15 @@ class Side(NamedTuple):
         """Whether it is as the paper saw it in some models."""
         return self.said == f"{self.here}{IN_SOME}"
 
-    @property
-    def words(self) -> str:
-        """What is said of the test: `holds in the paper, fails here`."""
-        if self.said == self.here:
-            return f"{self.said} in the paper and here"
-        models = " models" if self.said.endswith(IN_SOME) else ""
-        here = f"and {self.here} here, which fits" if self.fits else f"{self.here} here"
-        return f"{self.said}{models} in the paper, {here}"
-
     def __str__(self) -> str:
-        tested = self.test and replace(self.test, model=None)
-        return f"on {self.model} {f'{tested} ' if tested else ''}{self.words}"
+        tested = f" {replace(self.test, model=None)}" if self.test else ""
+        said = f"on {self.model}{tested} {self.said}"
+        if self.said == self.here:
+            return f"{said} in the paper and here"
+        if self.fits:
+            return f"{said} models in the paper, and {self.here} here, which fits"
+        models = " models" if self.said.endswith(IN_SOME) else ""
+        return f"{said}{models} in the paper, {self.here} here"
 
 
 class Comparison(NamedTuple):
@@ -214,7 +204,6 @@ class Comparison(NamedTuple):
     reason: str  # on what it rests, in words
     sides: tuple[Side, ...] = ()  # what the paper says of each test, and what came of it here
     why: str = ""  # the words after these: of which models the paper speaks
-    beyond: Mapping[str, Sequence[Test]] = MappingProxyType({})  # what differs -> tests beyond it
 
 
 def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName]) -> Comparison:
@@ -251,7 +240,7 @@ def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName
     judged = [model for model in found if models[model] != "not applicable"]
     ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, judged))]
     reason = sentences(parts, *([line] for line in (*why, *extensions(ours))))
-    return Comparison(status, reason, sides, sentences(*([x] for x in why)), beyond(ours))
+    return Comparison(status, reason, sides, sentences(*([x] for x in why)))
 
 
 def _spoken_of(claim: Claim) -> dict[str, str]:

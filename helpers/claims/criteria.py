@@ -54,7 +54,6 @@ class Value:
     low: float | None = None
     high: float | None = None
     n: int | None = None
-    unit: str = ""
     step: float | None = None
     over: str = IMAGES
     trainings: Sequence[Sequence[float | None]] = ()
@@ -70,10 +69,10 @@ class Value:
         """A Value from a plain number, or from a `measures.stats.Estimate`."""
         if not hasattr(estimate, "low"):
             return cls(name, model, dataset, _or_none(estimate))
-        parts = {part: _or_none(getattr(estimate, part, None)) for part in (*INTERVAL, "step")}
-        parts["trainings"] = [[*map(_or_none, x)] for x in getattr(estimate, "trainings", ()) or ()]
-        parts["over"] = getattr(estimate, "over", IMAGES)
-        return cls(name, model, dataset, n=int(estimate.n), **parts)
+        parts = {part: _or_none(getattr(estimate, part)) for part in (*INTERVAL, "step")}
+        each = [[*map(_or_none, one)] for one in estimate.trainings or ()]
+        counted = {"n": int(estimate.n), "over": estimate.over, "trainings": each}
+        return cls(name, model, dataset, **parts, **counted)
 
     def to_json(self) -> dict:
         """As JSON data, without what says nothing."""

@@ -60,18 +60,14 @@ def read(path: Path) -> dict:
 
 
 def of_notebook(notebook: Mapping, claim: Claim) -> dict:
-    """The numbers of a notebook that was executed just now, see `of_result`."""
-    return of_result(Result.from_json(claim, bundle(notebook)), notebook)
-
-
-def of_result(result: Result, notebook: Mapping) -> dict:
-    """The numbers of a result and of the figures of its notebook, with six significant digits.
+    """The numbers of a notebook that was executed just now, with six significant digits.
 
     Returns:
         verdict; models: model -> verdict (None where it was not judged), and tests with outcomes;
-        values: model -> name -> what is there of value, low, high, n, step and unit; figures: a
+        values: model -> name -> what is there of value, low, high, step and n; figures: a
         list of axes each, as `figures.drawn` gives it.
     """
+    result = Result.from_json(claim, bundle(notebook))
     models = {
         model: {"verdict": result.models.get(model), "tests": tests}
         for model, tests in result.outcomes().items()
@@ -90,32 +86,16 @@ def text(numbers: Mapping) -> str:
 
 
 def renewed(path: Path, numbers: Mapping) -> str:
-    """The text for `path`: these numbers where they moved, else those that are stored there.
+    """The text for `path`: of each part these numbers where it moved, else what is stored there.
 
     So a processor that rounds otherwise leaves the file, and all results, as they are.
     """
     if not path.is_file():
         return text(numbers)
     stored = read(path)
-    paths = [x.path.split("/") for x in compare(stored, numbers) if x.ratio > 1]
-    if not paths:
-        return text(stored)
-    moved = {tuple(path[:3]) for path in paths if "axis" not in path}
-    values = {
-        model: {
-            name: value if ("values", model, name) in moved else before.get(name, value)
-            for name, value in own.items()
-        }
-        for model, own in numbers["values"].items()
-        for before in [stored["values"].get(model, {})]
-    }
-    fresh = {**stored, **numbers, "values": values}
-    if not any("figures" in path for path in moved):  # but for texts of axes, if at all
-        fresh["figures"] = [
-            [{**one, "axis": other["axis"]} for one, other in zip(*axes, strict=True)]
-            for axes in zip(stored["figures"], numbers["figures"], strict=True)
-        ]
-    if values != stored["values"]:
+    moved = {x.path.partition("/")[0] for x in compare(stored, numbers) if x.ratio > 1}
+    fresh = stored | {part: numbers[part] for part in moved}
+    if "values" in moved:
         fresh.pop(SAME, None)
     return text(fresh)
 
@@ -123,7 +103,7 @@ def renewed(path: Path, numbers: Mapping) -> str:
 def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     """Everything in which two notebooks' numbers differ, the worst first.
 
-    Verdicts, outcomes, names, units, n and the lengths of arrays must be equal. A number may differ
+    Verdicts, outcomes, names, n and the lengths of arrays must be equal. A number may differ
     by 5e-4 of itself, or of 1e-6 of its interval's width where that is more; the end of an interval
     by 1e-3 of the interval's width, but never by more than 4 % of itself; a p-value by 0.004
     decades. A value that moves in steps, such as a share of images, may also differ by one whole
@@ -264,9 +244,9 @@ def _decades(stored: float, fresh: float) -> float:
 
 def _entry(value: Value) -> dict:
     """A value as JSON data, without what it has not."""
-    entry = {name: rounded(getattr(value, name)) for name in ("value", "low", "high", "step")}
-    entry |= {"n": value.n, "unit": value.unit or None}
-    return {name: part for name, part in entry.items() if part is not None or name == "value"}
+    parts = {name: rounded(getattr(value, name)) for name in ("value", "low", "high", "step")}
+    parts["n"] = value.n
+    return {name: part for name, part in parts.items() if part is not None or name == "value"}
 
 
 def _written(node: object, line: str) -> str:

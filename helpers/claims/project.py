@@ -70,34 +70,28 @@ class Project:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"values": {}}
 
 
-def inputs(project: Project, id: str, parameters: Mapping) -> dict[str, str]:
-    """The digests of what binds a run of the claim `id` with these parameters to today's code."""
-    digests = {
-        "parameters": digest_of_json(parameters),
-        "criterion": project.registry[id].criterion.digest,
-        "numbers": of_numbers(project.stored_numbers(id)),
-    }
-    return {part: digest[:16] for part, digest in digests.items()}
-
-
 def of_numbers(stored: Mapping) -> str:
     """The digest of the values on the controls among the numbers stored beside a notebook."""
-    return digest_of_json(stored["values"])
+    return digest_of_json(stored["values"])[:16]
 
 
-def differing(
-    project: Project, id: str, made: Mapping[str, str], today: Mapping[str, str]
-) -> list[str]:
-    """Which of the inputs that a result was `made` with are not those of `today`.
+def other_inputs(project: Project, data: Mapping, parameters: Mapping) -> list[str]:
+    """In what today's project, run with these parameters, differs from that which gave a result.
 
     Numbers of the same code under earlier defaults (`SAME`) are no others.
     """
-    same = {"numbers": project.stored_numbers(id).get(SAME, ())}
-    return [x for x in today if made.get(x) not in (today[x], *same.get(x, ()))]
+    id, made = data["id"], data["provenance"]["inputs"]["numbers"]
+    numbers = project.stored_numbers(id)
+    is_same = {
+        "parameters": data["parameters"] == parameters,
+        "criterion": data["criterion"] == project.registry[id].criterion.digest,
+        "numbers": made in (of_numbers(numbers), *numbers.get(SAME, ())),
+    }
+    return [part for part, same in is_same.items() if not same]
 
 
-def other_inputs(project: Project, data: Mapping) -> list[str]:
-    """The inputs of a published result that are not today's.
+def stale(project: Project, data: Mapping) -> list[str]:
+    """The `other_inputs` of a published result.
 
     What a run is called it has to be; only on which device it was made is free.
     """
@@ -105,8 +99,7 @@ def other_inputs(project: Project, data: Mapping) -> list[str]:
     if (profile := claim.profiles.get(data["run"])) is not None:
         device = {key: value for key, value in parameters.items() if key == "device"}
         parameters = {**claim.parameters, **profile, **device}
-    today = inputs(project, claim.id, parameters)
-    return differing(project, claim.id, data["provenance"]["inputs"], today)
+    return other_inputs(project, data, parameters)
 
 
 def git(root: Path, *arguments: str) -> str | None:

@@ -6,7 +6,7 @@ on the scale (plain, log or logit) on which its ends lie equally far from the va
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,8 +34,8 @@ class _Scale(NamedTuple):
         return float(self.forward(x)) if self.lowest < x < self.highest else math.inf
 
 
-PLAIN = _Scale(float, float, -math.inf, math.inf)
-_SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
+_PLAIN = _Scale(float, float, -math.inf, math.inf)
+_SCALES = (_PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,6 @@ class Judgement:
         if self.p is None:
             return None
         return abs(_statistic(self.value, self.test.margin)) / _quantile(self.value, ALPHA)
-
-    @property
-    def effect(self) -> float | None:
-        """From margin to value in standard deviations of one image: Cohen's d of one sample."""
-        if self.p is None:
-            return None
-        return abs(_statistic(self.value, self.test.margin)) / math.sqrt(self.value.n)
-
-    @property
-    def thresholds(self) -> tuple[float, float] | None:
-        """From which value on the test would hold, and would fail, on as many images."""
-        if self.p is None:
-            return None
-        above, below = (_touching(self.value, self.test.margin, side) for side in (1, -1))
-        return (above, below) if self.test.op[0] == ">" else (below, above)
-
-    @property
-    def images_needed(self) -> int | None:
-        """With how many images a value as measured would be decided; None on the margin."""
-        return max(1, math.ceil(self.value.n / self.distance**2)) if self.distance else None
 
 
 def p_value(value: Value | None, margin: float) -> float | None:
@@ -163,11 +143,11 @@ def rejudged(result: Result, alpha: float) -> Result:
 
 
 class Shared(NamedTuple):
-    """What the verdicts of results have in common: the claims that name each part."""
+    """What the verdicts of results have in common, as numbers of claims."""
 
-    decided: list[str]  # supported or refuted in some result
-    checkpoints: dict[str, tuple[list[str], list[str]]]  # decided by it alone, by it and others
-    lists: list[tuple[str, int, list[str]]]  # name and length of a list, judged on all of it
+    decided: int  # supported or refuted in some result
+    checkpoint: tuple[str, int] | None  # that which decides most of them alone, and how many
+    images: tuple[str, int, int] | None  # name and length of that judged on most, and how many
 
 
 def shared(results: Iterable[Result]) -> Shared:
@@ -176,26 +156,24 @@ def shared(results: Iterable[Result]) -> Shared:
     A checkpoint is known by the digest of its weights, a list of images by its own.
     """
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
-    found = Shared([], {}, [])
-    # Ordered sets: decided claim -> checkpoints; digest of images -> claims.
-    rests_on, lists = defaultdict(dict), {}
+    rests_on, lists = defaultdict(set), {}  # decided claim -> checkpoints; digest -> list, claims
     for result in results:
         weights = {source["name"]: source.get("weights_hash") for source in result.sources}
         for model, verdict in result.models.items():
             if verdict == result.verdict and verdict in DECIDED:
-                checkpoint = names.setdefault(weights.get(model) or model, model)
-                rests_on[result.id][checkpoint] = None
+                rests_on[result.id].add(names.setdefault(weights.get(model) or model, model))
         for source in result.sources:
             is_list = "digest" in source and "weights_hash" not in source
             if is_list and result.verdict not in ("not applicable", "not run"):
-                listed = lists.setdefault(source["digest"], (source["name"], source["n"], {}))
-                listed[-1][result.id] = None
-    found.decided.extend(rests_on)
-    for id, own in rests_on.items():
-        for checkpoint in own:
-            found.checkpoints.setdefault(checkpoint, ([], []))[len(own) > 1].append(id)
-    found.lists.extend((name, n, [*own]) for name, n, own in lists.values())
-    return found
+                listed = lists.setdefault(source["digest"], (source["name"], source["n"], set()))
+                listed[-1].add(result.id)
+    alone = Counter(next(iter(own)) for own in rests_on.values() if len(own) == 1)
+    judged_on = [(name, n, len(own)) for name, n, own in lists.values()]
+    return Shared(
+        len(rests_on),
+        next(iter(alone.most_common(1)), None),
+        max(judged_on, key=lambda one: one[-1], default=None),
+    )
 
 
 def _has_width(value: Value | None) -> bool:
@@ -225,7 +203,7 @@ def _scale(value: Value) -> _Scale:
         low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
         if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
             return scale
-    return PLAIN
+    return _PLAIN
 
 
 def _freedom(value: Value) -> float:
@@ -238,15 +216,11 @@ def _quantile(value: Value, alpha: float) -> float:
     return float(t.isf(alpha / 2, _freedom(value)))
 
 
-def _score_error(value: Value, margin: float) -> float:
-    """Of a share if the margin were the truth, as Wilson's interval has it."""
-    return math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
-
-
 def _statistic(value: Value, margin: float) -> float:
     """From value to margin in standard errors; those of the side on which the margin lies."""
     if _is_wilsons(value):
-        return _divided(margin - value.value, _score_error(value, margin))
+        error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)  # if the margin were the truth
+        return _divided(margin - value.value, error)
     scale = _scale(value)
     away = scale(margin) - scale(value.value)
     end = value.low if away < 0 else value.high
@@ -256,14 +230,3 @@ def _statistic(value: Value, margin: float) -> float:
 def _divided(distance: float, error: float) -> float:
     """Distance in errors: none is none, also in errors of 0."""
     return distance / error if error else math.copysign(math.inf, distance) if distance else 0.0
-
-
-def _touching(value: Value, margin: float, side: int) -> float:
-    """The value above (`side` 1) or below (-1) the margin whose interval would just touch it."""
-    if _is_wilsons(value):
-        return margin + side * _quantile(value, ALPHA) * _score_error(value, margin)
-    scale = _scale(value)
-    scale = scale if math.isfinite(scale(margin)) else PLAIN
-    near, far = (value.low, value.high)[::side]  # first the end towards the margin
-    end = far if near == value.value else near  # a value at its limit has one side only
-    return float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))

@@ -34,9 +34,13 @@ from helpers.models import trained_alike
 
 FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 NAME = "images.parquet"
-SHARE = "share"  # how the unit of a part of something begins
-LIMITS = {"%": (0, 100), "points": (-100, 100)}  # of one image, by unit
-KINDS = {  # how a value is estimated whose unit does not say it, by the `kind` of its term
+SHARE = "share of"  # how the unit of a part of something begins
+# How the mean over images is estimated, by the unit of its term, or its `kind` where the unit does
+# not say it.
+KINDS = {
+    "%": {"limits": (0, 100)},
+    "points": {"limits": (-100, 100)},
+    SHARE: {"limits": (0, 1), "continuous": True},
     "cosine": {"limits": (-1, 1), "continuous": True},
     "overlap": {"limits": (0, 1)},
     "fraction": {"limits": (0, 1)},
@@ -137,7 +141,8 @@ class Values(list[Value]):
             known = term(self.claim.id, name + family.end)
             quantity = name.rpartition("_")[0]
             each = [estimated(x, known) for x in each]
-            limits = (0, math.inf) if quantity in statistics else limits_of(known)
+            how = {} if quantity in statistics else _kind(known)
+            limits = how.get("limits", (0, math.inf))
             over = share_of_trainings(each) if quantity in counted else over_seeds(each, limits)
             self.add(family.name, {name: over}, dataset=dataset, end=family.end)
 
@@ -425,19 +430,15 @@ def estimated(x: Any, term: Term) -> Any:
     """
     if isinstance(x, Estimate) or getattr(x, "ndim", 0) != 1:
         return x
-    if term.kind:
-        return over_images(x, **KINDS[term.kind])
-    if term.unit.startswith(SHARE):
-        is_answer = "bool" in str(x.dtype)
-        return share(x) if is_answer else over_images(x, (0, 1), continuous=True)
-    return over_images(x, LIMITS.get(term.unit))
+    is_share = term.unit.startswith(SHARE) and not term.kind
+    return share(x) if is_share and "bool" in str(x.dtype) else over_images(x, **_kind(term))
 
 
-def limits_of(term: Term) -> tuple[float, float]:
-    """What the mean over images can be at least and at most, as in `estimated`."""
+def _kind(term: Term) -> dict[str, Any]:
+    """The options of `over_images` for values of a term, see `estimated`."""
     if term.kind:
-        return KINDS[term.kind].get("limits", (0, math.inf))
-    return (0, 1) if term.unit.startswith(SHARE) else LIMITS.get(term.unit, (0, math.inf))
+        return KINDS[term.kind]
+    return KINDS.get(SHARE if term.unit.startswith(SHARE) else term.unit, {})
 
 
 def axis_label(term: Term) -> str:

@@ -163,11 +163,8 @@ def draw_interval(ax: Axes, value, position: float, **drawing) -> None:
 
 
 def axis_label(values: Sequence) -> str:
-    """The label of the axis that shows these values: name and unit."""
-    names = {
-        value.name.replace("_", " ") + (f" ({value.unit})" if value.unit else "")
-        for value in values
-    }
+    """The label of the axis that shows these values: their name."""
+    names = {value.name.replace("_", " ") for value in values}
     if len(names) > 1:
         raise ValueError(f"one axis shows one quantity, not {', '.join(sorted(names))}")
     return names.pop() if names else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from helpers.claims import numbers
 from helpers.claims.claim import Claim
 from helpers.claims.notebook import MIME, bundle, displayed, read_notebook
-from helpers.claims.project import CONTROLS, Project, git, other_inputs
+from helpers.claims.project import CONTROLS, Project, git, stale
 from helpers.claims.result import IMAGES_SUFFIX, Result, as_expected, read_result, unexpected
 from helpers.files import compressed, write_bytes
 from helpers.run.parameters import check_replaced, check_run, checked, texts_in
@@ -79,7 +79,7 @@ def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
     """
     for path, data, stored in _readable(project):
         origin, reasons = data["provenance"], []
-        if others := other_inputs(project, data):
+        if others := stale(project, data):
             reasons.append(f"stale, made with other {' and '.join(others)}")
         if now := stored.today:
             moved = _moved(stored, now) or "the verdicts are the same"
@@ -97,11 +97,11 @@ def changed(project: Project) -> dict[str, list[str]]:
     """Run -> the claims whose published result is stale: today's project has other parameters, or
     another criterion, or gives other numbers on the reference models.
     """
-    stale: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}
     for path, data, _ in _readable(project):
-        if other_inputs(project, data):
-            stale.setdefault(path.parent.name, []).append(path.stem)
-    return stale
+        if stale(project, data):
+            runs.setdefault(path.parent.name, []).append(path.stem)
+    return runs
 
 
 def _name(project: Project, path: Path) -> str:

@@ -19,11 +19,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import nbformat
-from tqdm import tqdm
 
 from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
-from helpers.claims.project import CONTROLS, Project, differing, inputs
+from helpers.claims.project import CONTROLS, Project, of_numbers, other_inputs
 from helpers.claims.result import IMAGES_SUFFIX, Calibration, Result, as_expected, read_result
 from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_bytes, write_text
@@ -175,8 +174,12 @@ def computed(
     done = execute(project, id, parameters, threads, cache, failed=failed, bar=bar)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
-    result, log = dict(done.result), history.load(root)
-    judged = Result.from_json(project.registry[id], result)
+    judged = Result.from_json(project.registry[id], done.result)
+    result = done.result | {
+        "run": run,
+        "first_verdict": history.first_verdict(history.load(root), judged),
+        "parameters": parameters,
+    }
     origin |= {
         "threads": threads,
         "sources": result.pop("sources"),
@@ -184,17 +187,10 @@ def computed(
         "started": started,
         "wall_s": round(done.seconds, 1),
         "energy_wh": round(done.seconds / 3600 * origin["energy_kw"] * 1000, 3),
-        "inputs": inputs(project, id, parameters),
+        "inputs": {"numbers": of_numbers(project.stored_numbers(id))},
         "code": code,
     }
-    head = {
-        "id": id,
-        "run": run,
-        "verdict": result["verdict"],
-        "first_verdict": history.first_verdict(log, judged),
-    }
-    result = {**head, **result, "parameters": parameters, "provenance": origin}
-    return done._replace(result=result)
+    return done._replace(result=result | {"provenance": origin})
 
 
 def _on_ray(address: str) -> Callable[..., Executed]:
@@ -225,8 +221,7 @@ def _kept(project: Project, run: str, id: str, parameters: dict, code: str) -> O
         path, published = folder / f"{id}.json", folder != project.place(run)
         result = read_result(path) if path.is_file() else None
         if result and (published or result["provenance"].get("code") == code):
-            made, today = result["provenance"]["inputs"], inputs(project, id, parameters)
-            if not differing(project, id, made, today):
+            if not other_inputs(project, result, parameters):
                 reason = "published as it is" if published else ""
                 controls = _calibration(project, id, result) if run == CONTROLS else {}
                 return Outcome(id, "kept", reason=reason, calibration=controls)
@@ -275,12 +270,10 @@ def parallel(
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         pending = [pool.submit(guarded, id) for id in ids]
-        hidden = len(ids) < 2 or None  # None: unless stderr is a terminal
         try:
-            for future in tqdm(as_completed(pending), "notebooks", len(ids), False, disable=hidden):
+            for future in as_completed(pending):
                 outcomes.append(future.result())
-                tqdm.write(str(outcomes[-1]))  # a line on stdout, above the progress bar
-                sys.stdout.flush()
+                print(outcomes[-1], flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             # A kernel may have been starting just now: ask again until every thread has ended.

@@ -35,22 +35,17 @@ def check_run(name: str) -> None:
 def parse(text: str, default: object) -> object:
     """The command line's `text` in the type of the parameter's default, where it is one.
 
-    A list is given as `a,b` or `[a, b]`, and in it a text with a comma, or an empty one, in quotes;
-    lists in a list as `[[a, b], [c, d]]`.
+    A list is YAML, without its outer brackets if need be: a text with a comma or a bracket is in
+    quotes.
 
     >>> parse("a, b", ["x"]), parse("20", 5), parse("true", False)
     (['a', 'b'], 20, True)
     """
-    if isinstance(default, list) and not text.startswith("[["):
-        text, kind = text.strip(), default[0] if default else ""
-        if (inner := re.fullmatch(r"\[(.*)\]", text)) and not re.match(r"[^\[]*\].*\[", inner[1]):
-            text = inner[1]
-        items = re.findall(r"""(?:'([^']*)'|"([^"]*)"|([^,\s][^,]*))\s*(?:,|$)""", text)
-        return [parse("".join(item).rstrip(), kind) for item in items]
     try:
         if isinstance(default, int | float | str) and not isinstance(default, bool):
             return type(default)(text)
-        return yaml.safe_load(text)
+        is_bare = isinstance(default, list) and not text.startswith("[")
+        return yaml.safe_load(f"[{text}]" if is_bare else text)
     except (ValueError, yaml.YAMLError):
         return text  # which `checked` refuses
 

@@ -61,5 +61,6 @@ def fingerprint(project: Project, id: str) -> str:
 
 @cache  # the package is imported once as well
 def _package() -> str:
-    files = sorted(path for kind in ("py", "safetensors") for path in PACKAGE.rglob(f"*.{kind}"))
+    kinds = ("py", "yml", "safetensors")
+    files = sorted(path for kind in kinds for path in PACKAGE.rglob(f"*.{kind}"))
     return digest_of(*(part for path in files for part in (path.name, path.read_bytes())))

@@ -32,9 +32,8 @@ def test_the_csv_holds_every_value_to_the_last_digit_and_explains_it(folder, boo
             about = {"run": run, "claim": id, "dataset": value.get("dataset")}
             about |= {"verdict": verdicts.get(value["model"]), "verdict_claim": one.data["verdict"]}
             about["trainings"] = " ".join(str(x) for x, *_ in value.get("trainings", ())) or None
-            unit = {"unit": value["unit"]} if "unit" in value else {}
             about |= {"status": one.stored.compared.status, "mark": one.mark}
-            expected.append({**about, **unit, **{k: value.get(k) for k in same}})
+            expected.append({**about, **{k: value.get(k) for k in same}})
     found = [row for row in rows if row["run"] != CONTROLS]
     assert len(expected) > 1000 and all(row["label"] for row in found)
     picked = [{k: row[k] for k in own} for row, own in zip(found, expected, strict=True)]

@@ -33,7 +33,7 @@ def test_a_run_that_repeats_another_counts_in_no_sum():
     again = scores(ONE, "mine-2", {"first_verdict": "supported"}, vit_a=-3)
     alone = fragments.values(book_of(mine))
     known = fragments.values(book_of(mine, again, replicates={"mine-2": "mine"}))
-    for name in ("decided", "rows", "checkpoints", "largest"):
+    for name in ("rows", "shared"):
         assert known[name] == alone[name], name
     assert known["book"].counts == alone["book"].counts
     assert known["moved_verdicts"] == [mine] and known["book"].repeated(ONE.id) == [again]

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +15,8 @@ from helpers.claims.notebook import MIME
 from helpers.claims.result import Result, judge
 from helpers.claims.values import Values, verdict_on
 from helpers.measures.stats import FEWEST as STATISTICS
-from helpers.measures.stats import over_images, share
+from helpers.measures.stats import Estimate, over_images, share
 
-Estimate = namedtuple("Estimate", "value low high n")
 PAPER = Paper("beyond", "beyond", "Beyond the papers", "us", None, None, None, {}, [])
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 

@@ -1,7 +1,6 @@
 """What a notebook measures is collected in its order, drawn as it is, and judged with all of its
 sources."""
 
-from collections import namedtuple
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -12,8 +11,7 @@ from helpers.capture import Lab
 from helpers.claims import Value, load_registry
 from helpers.claims.values import Values
 from helpers.images import load_images
-
-Estimate = namedtuple("Estimate", "value low high n")
+from helpers.measures.stats import Estimate
 
 
 @pytest.fixture(scope="module")

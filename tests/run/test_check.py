@@ -92,11 +92,10 @@ MARGIN = "claims/aa1-first/criterion/tests/0/margin"
         (
             {"criterion": "another", "verdicts/0/verdict": "refuted"},
             [],
-            [f"{JUDGED}on control-clean refuted, now supported"],
+            [f"{STALE}criterion; {JUDGED}on control-clean refuted, now supported"],
         ),
         ({"run": "yours"}, ["is the result of yours/aa1-first"], []),
         ({"provenance/git_dirty": True}, [], ["made with local changes"]),
-        ({"provenance/inputs/parameters": "0"}, [], [f"{STALE}parameters"]),
         ({"provenance/inputs/numbers": "0"}, [], [f"{STALE}numbers"]),
         ({"provenance/inputs/notebook": "0"}, [], []),
     ],
