@@ -114,11 +114,9 @@ def summary(values: ArrayLike, whole: bool = True) -> list | dict:
     if whole and x.size <= LONG:
         numbers = [rounded(number) for number in flat]
         return numbers if x.ndim == 1 else {"shape": shape, "numbers": numbers}
-    moments = (
-        {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()}
-        if finite.size
-        else {"finite": 0}
-    )
+    moments = {"finite": finite.size}
+    if finite.size:
+        moments |= {"mean": finite.mean(), "sd": finite.std()}
     if whole and finite.size:
         moments |= {"min": finite.min(), "max": finite.max()}
         moments |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}

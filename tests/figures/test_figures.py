@@ -108,11 +108,10 @@ def shown(axes):
 def model_maps():
     ramp = np.linspace(0, 1, 32)
     levels = np.broadcast_arrays(ramp[:, None], ramp, np.reshape([0.2, 0.8], (2, 1, 1)))
-    images = dict(zip(LONG, np.stack(levels, axis=-1)[:, None], strict=False))
-    norms = [grid_norms(1), grid_norms(1, share=0.0)]
-    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 1, 8, 8)
-    maps = dict(zip(images, zip(norms, attention, strict=True), strict=True))
-    return figures.model_maps(images, maps)
+    norms = [grid_norms(2), grid_norms(2, share=0.0)]
+    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 4).reshape(2, 2, 8, 8)
+    maps = dict(zip(LONG, zip(norms, attention, strict=True), strict=False))
+    return figures.model_maps(list(np.stack(levels, axis=-1)), maps)
 
 
 RNG = np.random.default_rng(0)
@@ -163,7 +162,8 @@ def onset_histogram():
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
     thresholds = {"paper's test: > 0.6": [0.6, 0.6, 0.6], "our test: > 0.7": [None, None, 0.7]}
-    return figures.forest(values, thresholds, plt.subplots(figsize=(7, 3))[1])
+    ax = plt.subplots(figsize=(7, 3))[1]
+    return figures.forest(values, thresholds, ax, "outlier images (share of images)")
 
 
 @example
@@ -256,8 +256,7 @@ def panels():
         }
         for row in range(2)
     ]
-    axes = plt.subplots(2, 4, figsize=(7, 3))[1]
-    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2])
+    return figures.panels(rows, norms=["norm"], labels=LONG[:2])
 
 
 @example
@@ -475,10 +474,9 @@ def test_images_sorted_by_their_number():
 # ---- Edges
 
 
-@pytest.mark.parametrize("draw", [figures.response, figures.forest, figures.compared])
+@pytest.mark.parametrize("draw", [figures.response, figures.compared])
 def test_an_empty_plot_is_a_sentence(draw):
-    ax = plt.subplots()[1]
-    ax = draw([], {}, ax) if draw is figures.forest else draw({}, ax)
+    ax = draw({}, plt.subplots()[1])
     assert not ax.axison and ax.texts[0].get_text().startswith("There is nothing to draw")
 
 
@@ -486,7 +484,7 @@ def test_many_models_make_a_figure_taller():
     values = [measured(f"{LONG[0]}_{i}", i / 30) for i in range(30)]
     with plt.rc_context(figures.STYLE):
         drawn = [
-            figures.forest(values, {}, plt.subplots()[1]),
+            figures.forest(values, {}, plt.subplots()[1], "share"),
             figures.compared({"normal token": values, "outlier": values}, plt.subplots()[1]),
         ]
         for ax in drawn:
@@ -510,19 +508,16 @@ def test_settings_are_compared_as_models_are():
 def test_single_trainings_are_dots_beside_their_mean():
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
     value = Value("x", "m", None, 3.0, 0.0, 9.0, 3, over="trainings", trainings=each)
-    ax = figures.forest([value], {}, plt.subplots()[1])
+    ax = figures.forest([value], {}, plt.subplots()[1], "x")
     dots = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "."]
     assert [tuple(dot) for dot in dots] == [(1, 0), (2, 0), (6, 0)]
 
 
-def test_axes_of_several_quantities_and_groups_of_other_models_are_refused():
-    one, other = measured("a", 0.5, name="auc"), measured("b", 0.7, name="norm_ratio")
-    ax = plt.subplots()[1]
+def test_groups_of_other_models_are_refused():
+    one, other = measured("a", 0.5), measured("b", 0.7)
     for groups in ({"k": [one, None], "v": [other, None]}, {"k": [one, other], "v": [one]}):
         with pytest.raises(ValueError):
-            figures.compared(groups, ax)
-    with pytest.raises(ValueError, match="auc"):
-        figures.forest([one, other], {}, ax)
+            figures.compared(groups, plt.subplots()[1])
 
 
 def test_a_reference_empty_groups_and_ticks():
