@@ -12,6 +12,7 @@ from importlib.metadata import distributions
 from platform import python_version
 from typing import Any
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -50,7 +51,6 @@ DESCRIBED = 3  # register neurons, and images that are drawn large
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
 PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
-CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
 UNNAMED = "has no name by which it loads"
 LEAST = 4  # images: two to search in and two to test on
@@ -132,17 +132,15 @@ def _by_image(
     kept: Mapping[str, Tensor],
     named: Int64[Tensor, " image"] | None,
 ) -> list[dict[str, Any]]:
-    nothing = [None] * len(ids)
+    shared = kept["sink_patches"].flatten(1).amax(1) if "sink_patches" in kept else None
     columns = {
         "image": ids,
-        "outliers": mask.sum(1).tolist(),
-        "largest_over_median": over_median.amax(1).tolist(),
-        "shared_attention": nothing,
-        "answer": nothing if named is None else named.tolist(),
+        "outliers": mask.sum(1),
+        "largest_over_median": over_median.amax(1),
+        "shared_attention": shared,
+        "answer": named,
     }
-    if "sink_patches" in kept:
-        columns["shared_attention"] = kept["sink_patches"].flatten(1).amax(1).tolist()
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pd.DataFrame(columns).to_dict("records")
 
 
 class _Session:
@@ -332,7 +330,6 @@ class _Session:
             **{x: over_images(y.flatten(1).nanmean(1), (0, 1)) for x, y in written.items()},
             block=self.block_of(kept),
             received={kind: over_blocks(x) for kind, x in parts.items()},
-            concentration={x: over_blocks(kept[f"received_{x}"].mean(-1)) for x in CONCENTRATION},
         )
 
     def block_of(self, kept: Captured) -> int | None:

@@ -31,8 +31,6 @@ class FoundSinks:
     other: Estimate
     block: int  #: in which a patch gets most attention
     received: dict[str, list[Estimate]]  #: kind of token -> share of all attention, by block
-    #: "top": share on 1 % of the tokens; "peak": largest over median; "entropy" in nats; by block
-    concentration: dict[str, list[Estimate]]
 
 
 @dataclass(frozen=True)

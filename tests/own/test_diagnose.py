@@ -323,8 +323,6 @@ def test_the_attention_on_outliers_is_that_of_the_matrix():
     expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
     assert found.sinks.received["outliers"][2].value == pytest.approx(expected.item(), rel=1e-5)
     assert 0.01 < expected < 0.4
-    top = matrix.mean(2).topk(1).values.mean()  # 1 % of 17 tokens is one
-    assert found.sinks.concentration["top"][2].value == pytest.approx(top.item(), rel=1e-5)
     # Before and after, on the images that were not searched; the moved model has a token more.
     assert found.moved and found.states["set to zero"].received is None
     for name, units in {"before": None, "moved": found.moved}.items():

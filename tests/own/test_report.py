@@ -11,9 +11,9 @@ import torch
 from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import Estimate
-from helpers.own import Diagnosis, advice, draw, page, pictures, to_json
+from helpers.own import Diagnosis, advice, page, pictures, to_json
 from helpers.own.diagnosis import FoundSinks, Neuron, Place, State
-from helpers.own.report import RULES, _number
+from helpers.own.report import RULES, _number, draw
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
 
@@ -77,7 +77,6 @@ SINKS = FoundSinks(
     other=of(0.0),
     block=1,
     received={"[CLS]": [of(0.5)], "other patches": [of(0.5)]},
-    concentration={"top": [of(0.3)], "peak": [of(9.0)], "entropy": [of(2.0)]},
 )
 
 
