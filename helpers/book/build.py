@@ -196,7 +196,7 @@ def _write_pages(
     tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
     texts = {
         **fragments.fragments(known),
-        **explore.fragments(book.project.root, book.registry),
+        "explore": explore.fragment(book.project.root),
         "claims": claim_page.table(book, readings),
     }
     for name, text in texts.items():
