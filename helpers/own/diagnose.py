@@ -355,5 +355,5 @@ class _Session:
                 maps["received"] = kept.patches("received")[:, block]
             for title, values in maps.items():
                 for row, one in zip(rows, values[:count], strict=True):
-                    row[f"{title}\n{state}"] = self.backbone.layout.to_grid(one)
+                    row.setdefault(title, {})[state] = self.backbone.layout.to_grid(one)
         return rows

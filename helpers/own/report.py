@@ -169,11 +169,8 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
     found = {}
     with plt.rc_context(figures.STYLE):
         for kind, (label, caption) in MAPS.items():
-            maps = [
-                {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
-                for row in d.pictures
-            ]
-            if maps[0]:
+            maps = [row[kind] for row in d.pictures if kind in row]
+            if maps:
                 axes = figures.rows(len(maps), 1 + len(maps[0]), 2.1, 0.4)
                 figures.twin_maps([row["image"] for row in d.pictures], maps, axes, label)
                 states = " and ".join(state or "as it is" for state in maps[0])

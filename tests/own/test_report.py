@@ -53,7 +53,7 @@ WITH = Diagnosis(
     neurons=[Neuron(RegisterNeuron(1, 2, *[1.0] * 5), fires(of(2.0)), (1, 9), fires(of(1e5)))],
     moved=[RegisterNeuron(1, 2, *[1.0] * 5), RegisterNeuron(3, 4, *[1.0] * 5)],
     states=STATES,
-    pictures=[{"image": PICTURE, "norm\nbefore": GRID, "norm\nmoved": GRID}] * 2,
+    pictures=[{"image": PICTURE, "norm": {"before": GRID, "moved": GRID}}] * 2,
 )
 WITHOUT = replace(
     WITH,
@@ -65,7 +65,7 @@ WITHOUT = replace(
     neurons=[],
     moved=[],
     states={},
-    pictures=[{"image": PICTURE, "norm\n": GRID, "attention\n": GRID}] * 2,
+    pictures=[{"image": PICTURE, "norm": {"": GRID}, "attention": {"": GRID}}] * 2,
 )
 SINKS = FoundSinks(
     patches=of(0.6, 20),
