@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Measure what readers can touch in the book, of one model, and write it to book/explore.
 
-python scripts/explore.py patches MODEL
-python scripts/explore.py thresholds MODEL --images NAME -n N --seed S
+python scripts/explore.py MODEL
 """
 
 import argparse
@@ -10,10 +9,8 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,16 +21,11 @@ from PIL import Image, ImageOps
 from helpers.book.explore import dequantise, picture_of
 from helpers.capture import Lab, register_neurons_of
 from helpers.capture import reducers as keep
-from helpers.claims import load_registry
-from helpers.claims.claim import Claim
-from helpers.claims.values import verdict_on
 from helpers.files import write_bytes, write_text
 from helpers.images import Images, load_images
 from helpers.interventions import neuron_conditions, test_time_registers
-from helpers.measures.norms import outliers, threshold
-from helpers.measures.outliers import PRESENT, after_rolling, under_rule
-from helpers.measures.similarity import neighbour_cosine
-from helpers.measures.stats import Estimate
+from helpers.measures.norms import threshold
+from helpers.measures.outliers import PRESENT
 from helpers.models import load_backbone
 from helpers.run.provenance import provenance
 
@@ -47,22 +39,7 @@ PHOTOGRAPHS = {
 }
 QUALITY = 75  # of the JPEG that a page shows; models see the picture itself
 STATES = ("before", "moved", "set to zero", "empty token")
-# In medians: about a tenth apart, from what half of all patches may exceed to what hardly any patch
-# does.
-MULTIPLES = (
-    1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9, 10, 12,
-    14, 16, 18, 20, 22, 25, 28, 30, 35, 40,
-)  # fmt: skip
-# The claims of xx4-threshold-sensitivity -> end of the names of what is measured for it alone.
-JUDGED = {
-    **dict.fromkeys(
-        ("nr1-artifacts", "nr2-model-size", "nr3-redundancy", "nr6-qkv-maps", "nr7-block-maps"), ""
-    ),
-    "so3-neighbour-similarity": "_8",
-}
-MEASURES = ("outlier_tokens", "outlier_images", "auc", "iou_top", "onset_depth")
 MOST = 2**16 - 1  # the largest code of a 16-bit number
-RULES = ("median:3", "mad:10", "percentile:98", "fixed:150")  # of xx4; their thresholds are marked
 
 
 def patches(model: str, **options: Any) -> dict[str, Any]:
@@ -100,72 +77,6 @@ def patches(model: str, **options: Any) -> dict[str, Any]:
         "medians": np.median(stored[0], axis=-1).round(6).tolist(),
         "outliers": (stored > limits[..., None]).sum(-1).tolist(),
         "sources": [before.source, photographs.describe(), others.describe()],
-    }
-
-
-def thresholds(
-    model: str,
-    images: Images,
-    claims: Mapping[str, Claim],
-    *,
-    multiples: Sequence[float] = MULTIPLES,
-    **options: Any,
-) -> dict[str, Any]:
-    """What becomes of the claims in `JUDGED` when the threshold of an outlier moves.
-
-    Each threshold is a multiple of the median norm, as the rule 'median:3' is; by it alone it is
-    said which patches are outliers, whether there are any, and from which block on.
-
-    `multiples` rise; `options` are as in `capture`.
-    """
-    four, eight = (partial(neighbour_cosine, neighbours=count) for count in (4, 8))
-    reducers = [
-        keep.PatchNorms(),
-        keep.ClsAttention(-1),
-        keep.QKVNorms(-1),
-        keep.OnPatches("similarity", four),
-        keep.OnPatches("similarity_8", eight),
-        keep.OnPatches("similarity_final_8", eight, at=-1),
-    ]
-    lab = Lab([model], **options)
-    states = ["plain", "rolled"]
-    ((_, plain, rolled),) = lab.passes(images, reducers, states).each(*states)
-    norms, last = plain["patch_norms"], plain["patch_norms"][:, -1]
-    attention = plain.patches("cls_attention")
-    similarities = {end: plain[f"similarity{end}"].flatten(1) for end in ("", "_8", "_final_8")}
-    parts = {part: plain[f"{part}_norms"] for part in ("q", "k", "v")}
-    limits = [threshold(last, f"median:{multiple}") for multiple in multiples]
-    estimates = []
-    for multiple, limit in zip(multiples, limits, strict=True):
-        rule = f"median:{multiple}"
-        before, after = outliers(last, rule), rolled["patch_norms"][:, -1] > limit
-        similarity = rolled["similarity"].flatten(1)
-        estimates.append(
-            under_rule(rule, norms, attention, similarities, parts)
-            | after_rolling(before, after, plain.layout.rolled(before), similarity)
-            | {"parameters": plain.parameters}
-        )
-    photographs, _ = shown(plain.image_size)
-    seen = lab.capture(photographs, [keep.PatchNorms(-1)], whole=True)[model]
-    of_photographs = seen["patch_norms"].double().numpy()
-    passed = (of_photographs[..., None] > limits).sum(-1).tolist()
-    median = float(np.median(last))
-    return {
-        "model": model,
-        "grid": list(plain.layout.grid),
-        "multiples": list(multiples),
-        "median": median,
-        "rules": [[rule, threshold(last, rule) / median] for rule in RULES],
-        "measures": {name: [_row(one[name]) for one in estimates] for name in MEASURES},
-        "verdicts": {
-            id: [verdict_on(alone(claims[id]), model, one, end) for one in estimates]
-            for id, end in JUDGED.items()
-        },
-        "photographs": [
-            {**about, "norms": of_photographs[i].round(2).tolist(), "passed": passed[i]}
-            for i, about in enumerate(_described(photographs))
-        ],
-        "sources": [plain.source, images.describe(), photographs.describe()],
     }
 
 
@@ -216,39 +127,19 @@ def quantise(values: np.ndarray) -> dict:
     }
 
 
-def _row(estimate: Estimate | float) -> list:
-    """[value, low, high, n] of an estimate or of a plain number, None for what there is not."""
-    known = isinstance(estimate, Estimate)
-    *numbers, n = estimate[:4] if known else (estimate, math.nan, math.nan, None)
-    return [*(round(float(x), 6) if math.isfinite(x) else None for x in numbers), n]
-
-
-def alone(claim: Claim) -> Claim:
-    """The claim as one model can be judged by it, though the whole may need another model, too."""
-    return replace(claim, criterion=replace(claim.criterion, needs=()))
-
-
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("patches", "thresholds"))
     parser.add_argument("model")
-    parser.add_argument("--images", default="photographs")
-    parser.add_argument("-n", type=int, help="how many images, all unless given")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
-    options = {"batch_size": asked.batch_size, "device": asked.device}
-    if asked.what == "thresholds":
-        images = load_images(asked.images, asked.n, asked.seed)
-        measured = thresholds(asked.model, images, load_registry(), **options)
-    else:
-        measured = patches(asked.model, **options)
+    measured = patches(asked.model, batch_size=asked.batch_size, device=asked.device)
     origin = provenance(ROOT, asked.device)
-    result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
+    result = {"what": "patches", **measured, "seed": asked.seed, "provenance": origin}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)
-    path = ROOT / "book" / "explore" / f"{asked.what}-{name}.json"
+    path = ROOT / "book" / "explore" / f"patches-{name}.json"
     for one in result["photographs"]:  # the same for every model
         write_bytes(picture_of(path, one), one.pop("jpeg"))
     write_text(path, json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")

@@ -5,13 +5,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from explore import JUDGED, MOST, patches, quantise, shown, thresholds
+from explore import MOST, patches, quantise, shown
 
 from helpers import interventions
 from helpers.book.explore import dequantise
 from helpers.capture import PatchNorms, capture
-from helpers.claims import load_registry
-from helpers.images import load_images
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 
 SIZE = (224, 224)
@@ -44,19 +42,6 @@ def test_each_state_is_what_its_name_says(planted):
         with change:
             norms = capture(backbone, photographs, [PatchNorms()])["patch_norms"].numpy()
         assert abs(stored - norms).max() <= planted["norms"]["step"] / 2 + 1e-4
-
-
-def test_the_known_answer_is_judged_as_the_registry_expects():
-    registry, images = load_registry(), load_images("scenes", 16, 4)
-    swept = thresholds("control-content", images, registry, multiples=(2.5, 3, 200))
-    assert {*swept["verdicts"]} == {*JUDGED}
-    for id in ("nr1-artifacts", "nr2-model-size", "nr7-block-maps"):  # others ask for more images
-        assert swept["verdicts"][id][1] == registry[id].expected["control-content"], id
-    norms = capture(load_backbone("control-content"), images, [PatchNorms((-1,))])["patch_norms"]
-    share = (norms > 3 * norms.median()).float().mean().item()
-    assert swept["median"] == pytest.approx(norms.median().item(), rel=1e-4)
-    assert swept["measures"]["outlier_tokens"][1][0] == pytest.approx(share, abs=1e-6)
-    assert swept["measures"]["auc"][-1] == [None, None, None, 0]  # nothing is above everything
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.19, 1.0, 655.35, 4e7])

@@ -133,146 +133,96 @@ document.addEventListener("DOMContentLoaded", () => {
     return () => patch;
   };
 
-  /* ---- The two figures ---- */
+  /* ---- The figure ---- */
 
-  const kinds = {
-    patches(figure, data) {
-      const { scales, states } = data;
-      const models = data.models.map((model) => ({ ...model, norms: unpack(model.norms), attention: unpack(model.attention) }));
-      const range = figure.querySelector("input[type=range]");
-      const size = models[0].grid;
-      const maps = ["photograph", "norms", "attention"];
-      const rows = [...figure.querySelectorAll(".explore-film-row")];
-      let drawn = "";
+  const patches = (figure, data) => {
+    const { scales, states } = data;
+    const models = data.models.map((model) => ({ ...model, norms: unpack(model.norms), attention: unpack(model.attention) }));
+    const range = figure.querySelector("input[type=range]");
+    const size = models[0].grid;
+    const maps = ["photograph", "norms", "attention"];
+    const rows = [...figure.querySelectorAll(".explore-film-row")];
+    let drawn = "";
 
-      picture(named(figure, "photograph"), size);
-      for (const name of maps.slice(1)) grid(named(figure, name), size);
-      for (const name of maps) cursor(named(figure, name));
-      for (const name of maps.slice(1)) bar(figure, name, scales[name]);
-      for (const row of rows) {
-        row.append(...models[0].medians[0].map((_, block) => {
-          const image = Object.assign(new Image(size[1], size[0]), { alt: `after block ${block}` });
-          image.addEventListener("click", () => {
-            choose(figure, "patches-state", row.dataset.state);
-            range.value = block;
-            draw();
-          });
-          return image;
-        }));
+    picture(named(figure, "photograph"), size);
+    for (const name of maps.slice(1)) grid(named(figure, name), size);
+    for (const name of maps) cursor(named(figure, name));
+    for (const name of maps.slice(1)) bar(figure, name, scales[name]);
+    for (const row of rows) {
+      row.append(...models[0].medians[0].map((_, block) => {
+        const image = Object.assign(new Image(size[1], size[0]), { alt: `after block ${block}` });
+        image.addEventListener("click", () => {
+          choose(figure, "patches-state", row.dataset.state);
+          range.value = block;
+          draw();
+        });
+        return image;
+      }));
+    }
+
+    const now = () => {
+      const model = models[radio(figure, "patches-model")];
+      let state = model.states.indexOf(radio(figure, "patches-state"));
+      if (state < 0) { // a model without outliers has no neuron to move
+        state = 0;
+        choose(figure, "patches-state", model.states[0]);
       }
-
-      const now = () => {
-        const model = models[radio(figure, "patches-model")];
-        let state = model.states.indexOf(radio(figure, "patches-state"));
-        if (state < 0) { // a model without outliers has no neuron to move
-          state = 0;
-          choose(figure, "patches-state", model.states[0]);
-        }
-        return { model, state, photograph: Number(radio(figure, "patches-photograph")), block: Number(range.value) };
-      };
-      const tell = () => {
-        const { model, state, photograph, block } = now();
-        const norms = model.norms(state, photograph, block);
-        const norm = norms[patch()];
-        const ratio = norm / model.medians[photograph][block];
-        const rank = 1 + norms.filter((other) => other > norm).length;
-        const seen = 100 * model.attention(state, photograph, block)[patch()];
-        figure.querySelector(".explore-readout").textContent =
-          `Row ${Math.floor(patch() / size[1]) + 1}, column ${(patch() % size[1]) + 1}: norm ${norm.toFixed(1)}, `
-          + `${ratio.toFixed(1)} × the median, rank ${rank} of ${norms.length}; [CLS] attention ${seen.toFixed(2)} %`;
-      };
-      // The small maps and the table: of one model and photograph, all states and blocks.
-      const film = (model, photograph) => {
-        const largest = model.largest[photograph];
-        fill(figure.querySelector("tbody").rows, largest);
-        const told = rows.map((row, i) => {
-          const state = model.states.indexOf(row.dataset.state);
-          row.hidden = row.previousElementSibling.hidden = state < 0;
-          if (state < 0) return "";
-          [...row.children].forEach((image, block) => {
-            image.src = small(model.norms(state, photograph, block), model.grid, scales.norms);
-          });
-          return ` ${states[row.dataset.state]}: ${largest.map((texts) => texts[1 + i]).join(", ")}.`;
+      return { model, state, photograph: Number(radio(figure, "patches-photograph")), block: Number(range.value) };
+    };
+    const tell = () => {
+      const { model, state, photograph, block } = now();
+      const norms = model.norms(state, photograph, block);
+      const norm = norms[patch()];
+      const ratio = norm / model.medians[photograph][block];
+      const rank = 1 + norms.filter((other) => other > norm).length;
+      const seen = 100 * model.attention(state, photograph, block)[patch()];
+      figure.querySelector(".explore-readout").textContent =
+        `Row ${Math.floor(patch() / size[1]) + 1}, column ${(patch() % size[1]) + 1}: norm ${norm.toFixed(1)}, `
+        + `${ratio.toFixed(1)} × the median, rank ${rank} of ${norms.length}; [CLS] attention ${seen.toFixed(2)} %`;
+    };
+    // The small maps and the table: of one model and photograph, all states and blocks.
+    const film = (model, photograph) => {
+      const largest = model.largest[photograph];
+      fill(figure.querySelector("tbody").rows, largest);
+      const told = rows.map((row, i) => {
+        const state = model.states.indexOf(row.dataset.state);
+        row.hidden = row.previousElementSibling.hidden = state < 0;
+        if (state < 0) return "";
+        [...row.children].forEach((image, block) => {
+          image.src = small(model.norms(state, photograph, block), model.grid, scales.norms);
         });
-        figure.querySelector(".explore-film").setAttribute("aria-label", `Largest patch norm by block.${told.join("")}`);
-      };
-      const draw = () => {
-        const { model, state, photograph, block } = now();
-        for (const input of figure.querySelectorAll("[name=patches-state]")) input.disabled = !model.states.includes(input.value);
-        show(named(figure, "photograph"), data.photographs[photograph]);
-        for (const [name, told] of [["norms", "Patch norms"], ["attention", "[CLS] attention to the patches"]]) {
-          paint(named(figure, name), model[name](state, photograph, block), scales[name]);
-          named(figure, name).setAttribute("aria-label", `${told}, ${states[model.states[state]]}, after block ${block}`);
-        }
-        const count = model.outliers[state][photograph][block];
-        figure.querySelector("[data-count]").textContent = `After block ${block}, `
-          + `${count === 0 ? "no patch is" : count === 1 ? "1 patch is" : `${count} patches are`} above 3 × the median.`;
-        say(range, String(block));
-        const shown = `${models.indexOf(model)} ${photograph}`;
-        if (drawn !== shown) film(model, photograph);
-        drawn = shown;
-        for (const row of rows) {
-          [...row.children].forEach((image, i) => {
-            image.classList.toggle("now", row.dataset.state === model.states[state] && i === block);
-          });
-        }
-        tell();
-      };
-      const patch = pointing(figure, maps, size, tell, data.patch);
-      controls(figure, draw);
-      draw();
-    },
-
-    thresholds(figure, data) {
-      const range = figure.querySelector("input[type=range]");
-      const lit = named(figure, "lit");
-      picture(lit, data.models[0].grid);
-      grid(lit, data.models[0].grid);
-
-      // The verdicts on one claim from the lowest threshold to the highest, alike neighbours as one part.
-      const strip = (node, verdicts, multiples) => {
-        const parts = [];
-        verdicts.forEach((verdict, i) => {
-          if (verdict !== parts.at(-1)?.verdict) parts.push({ verdict, low: multiples[i], count: 0 });
-          Object.assign(parts.at(-1), { high: multiples[i], count: parts.at(-1).count + 1 });
+        return ` ${states[row.dataset.state]}: ${largest.map((texts) => texts[1 + i]).join(", ")}.`;
+      });
+      figure.querySelector(".explore-film").setAttribute("aria-label", `Largest patch norm by block.${told.join("")}`);
+    };
+    const draw = () => {
+      const { model, state, photograph, block } = now();
+      for (const input of figure.querySelectorAll("[name=patches-state]")) input.disabled = !model.states.includes(input.value);
+      show(named(figure, "photograph"), data.photographs[photograph]);
+      for (const [name, told] of [["norms", "Patch norms"], ["attention", "[CLS] attention to the patches"]]) {
+        paint(named(figure, name), model[name](state, photograph, block), scales[name]);
+        named(figure, name).setAttribute("aria-label", `${told}, ${states[model.states[state]]}, after block ${block}`);
+      }
+      const count = model.outliers[state][photograph][block];
+      figure.querySelector("[data-count]").textContent = `After block ${block}, `
+        + `${count === 0 ? "no patch is" : count === 1 ? "1 patch is" : `${count} patches are`} above 3 × the median.`;
+      say(range, String(block));
+      const shown = `${models.indexOf(model)} ${photograph}`;
+      if (drawn !== shown) film(model, photograph);
+      drawn = shown;
+      for (const row of rows) {
+        [...row.children].forEach((image, i) => {
+          image.classList.toggle("now", row.dataset.state === model.states[state] && i === block);
         });
-        node.replaceChildren(...parts.map(({ verdict, count }) => Object.assign(document.createElement("span"), {
-          className: verdict.replaceAll(" ", "-"), style: `flex:${count}`,
-        })));
-        node.setAttribute("aria-label", parts.map((part) => `${part.verdict} from ${part.low} to ${part.high} medians`).join("; "));
-      };
-      const draw = () => {
-        const model = data.models[radio(figure, "thresholds-model")];
-        const photograph = Number(radio(figure, "thresholds-photograph"));
-        const at = Number(range.value);
-        const passed = model.passed[photograph];
-        show(lit, data.photographs[photograph]);
-        lit.querySelectorAll("path").forEach((cell, i) => cell.setAttribute("class", at < passed[i] ? "lit" : "unlit"));
-        const count = `${passed.filter((most) => at < most).length} of ${passed.length} patches of this photograph are above the threshold.`;
-        lit.setAttribute("aria-label", count);
-        figure.querySelector("[data-count]").textContent = count;
-        for (const cell of figure.querySelectorAll("[data-measure]")) cell.textContent = model.measures[cell.dataset.measure][at];
-        const told = Object.entries(model.verdicts).map(([id, verdicts]) => {
-          const badge = figure.querySelector(`[data-verdict-of="${id}"]`);
-          badge.className = `verdict ${verdicts[at].replaceAll(" ", "-")}`;
-          badge.textContent = verdicts[at];
-          strip(figure.querySelector(`[data-strip="${id}"]`), verdicts, model.multiples);
-          return `${badge.previousElementSibling.textContent.replace(/[.?]+$/, "")}: ${verdicts[at]}.`;
-        });
-        figure.querySelector("[data-marks]").replaceChildren(...model.rules.map(([label, share]) => Object.assign(
-          document.createElement("span"), { textContent: label, style: `left:${(100 * share).toFixed(2)}%` },
-        )));
-        figure.querySelector(".explore-strips").style.setProperty("--at", at);
-        say(range, model.limits[at]);
-        figure.querySelector(".explore-readout").textContent = `${model.limits[at]}. ${told.join(" ")}`;
-        fill(figure.querySelector("details tbody").rows, model.multiples.map((_, i) => Object.values(model.verdicts).map((own) => own[i])));
-      };
-      controls(figure, draw);
-      draw();
-    },
+      }
+      tell();
+    };
+    const patch = pointing(figure, maps, size, tell, data.patch);
+    controls(figure, draw);
+    draw();
   };
 
   for (const figure of document.querySelectorAll("figure[data-explore]")) {
-    kinds[figure.dataset.explore](figure, JSON.parse(figure.querySelector("script").textContent));
+    patches(figure, JSON.parse(figure.querySelector("script").textContent));
   }
 });

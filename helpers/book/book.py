@@ -132,11 +132,8 @@ class Book:
     @cached_property
     def counts(self) -> dict[str, Any]:
         """How many `claims` there are, how many were `tested`, how many of these are `ours`, from
-        how many `papers` the others are, how often there is each of `verdicts` and of `statuses`,
-        and of the statuses of `statements`.
+        how many `papers` the others are, and how often there is each of `verdicts` and `statuses`.
         """
-        statements = self.registry.statements.items()
-        beside = {id: standing(one, [x.stored for x in self.of(id)]) for id, one in statements}
         standings = self.standings
         tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
         papers = [self.registry[id].paper for id in tested if self.registry[id].source.bib]
@@ -147,7 +144,6 @@ class Book:
             "papers": len(set(papers)),
             "verdicts": Counter(one.verdict for one in standings.values()),
             "statuses": Counter(one.status for one in standings.values()),
-            "statements": Counter(one.status for one in beside.values()),
         }
 
 

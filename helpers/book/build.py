@@ -26,8 +26,6 @@ from helpers.claims.project import Project
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
-LAUNCH = {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"}
-FORWARD = "forward"  # pages that lead from an old address to the new one
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
@@ -46,21 +44,15 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
     place = place or root / "_build"
     source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
-    # Jupyter Book looks for pages that are not listed by a pattern, which fails below a folder [x].
-    listed = set(re.findall(r"(?:file|root): (\S+)", (source / "_toc.yml").read_text("utf-8")))
-    pages = (x.relative_to(source) for x in source.rglob("*") if x.suffix in (".md", ".ipynb"))
-    others = [x.as_posix() for x in pages if x.with_suffix("").as_posix() not in listed]
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
-    left_out = ("-D", f"exclude_patterns={','.join(others)}")
-    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), *left_out, "-d", doctrees)
+    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new)
     with log.open("w", encoding="utf-8") as stream:
-        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), (*sphinx, source, new)):
+        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), sphinx):
             command = (sys.executable, *command)
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
                 raise RuntimeError("; ".join([f"the book was not built, see {log}", *said[:1]]))
     shutil.copytree(place / downloads.FOLDER, new / downloads.FOLDER)
-    shutil.copytree(place / FORWARD, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
     return site
@@ -72,16 +64,15 @@ def assemble(
     """Write the book's sources into `source` in `place`, and beside them what can be downloaded."""
     project, place = Project(root), place or root / "_build"
     book = Book.read(project, stored, only)
-    source, data, forward = (place / name for name in ("source", downloads.FOLDER, FORWARD))
-    for folder in (source, data, forward):
+    source, data = place / "source", place / downloads.FOLDER
+    for folder in (source, data):
         shutil.rmtree(folder, ignore_errors=True)
-    forward.mkdir(parents=True)
     ignored = shutil.ignore_patterns("runs", *(["*.md"] if only else []))
     shutil.copytree(root / "book", source / "book", ignore=ignored)
     (source / "notebooks").mkdir()
     for path in root.glob("notebooks/*.ipynb"):  # of no claim, shown as it is
         shutil.copy(path, source / "notebooks")
-    _write(source / "_config.yml", yaml.safe_dump(_config(root / "_config.yml"), sort_keys=False))
+    shutil.copy(root / "_config.yml", source)
     contents = _small_contents(book) if only else _contents(book, root / "_toc.yml")
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
@@ -94,26 +85,7 @@ def assemble(
         _write_run(book, [*run.values()], source / "book")
     if not only:
         _write_pages(book, values, readings, place)
-        for old, new in (_moved(book) | contents.get("meta", {}).get("moved", {})).items():
-            _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
-
-
-def _moved(book: Book) -> dict[str, str]:
-    """Addresses of pages that once were: of each claim's source and of its runs, and of claims
-    without a page, which are lines of the table of all claims.
-    """
-    moved = {}
-    for id, claim in book.registry.claims.items():
-        page = f"{CLAIMS}/{id}.html" if id in book.pages else f"{CLAIMS}.html#{id}"
-        if id not in book.pages:
-            moved[f"{CLAIMS}/{id}"] = page
-        moved[f"notebooks/{claim.source.folder}/{id}"] = page
-        for found in book.findings(id):
-            moved[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
-            if found is not book.pages[id]:
-                moved[f"book/notebooks/{found.place}/{id}"] = f"{page}#{found.anchor}"
-    return moved
 
 
 def _readings(book: Book, id: str, values: TemplateValues) -> dict[str, str]:
@@ -163,17 +135,6 @@ def _write_notebook(found: Finding, source: Path) -> None:
     nbformat.write(notebook, path)
 
 
-def _config(path: Path) -> dict:
-    """Jupyter Book's configuration; an address of the repository switches on the buttons to it."""
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if url := (repository := config.get("repository", {})).get("url"):
-        config["sphinx"]["config"]["html_theme_options"] |= {
-            "repository_url": url, "repository_branch": repository.get("branch", "main"),
-            "use_repository_button": True, "launch_buttons": LAUNCH,
-        }  # fmt: skip
-    return config
-
-
 def _contents(book: Book, path: Path) -> dict:
     """The table of contents at `path`, with claims and runs below the page of all claims."""
     toc = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -218,7 +179,7 @@ def _write_pages(
     tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
     texts = {
         **fragments.fragments(known),
-        **explore.fragments(book.project.root, book.registry),
+        "explore": explore.fragment(book.project.root),
         "claims": claim_page.table(book, readings),
     }
     for name, text in texts.items():

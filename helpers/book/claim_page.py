@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from helpers.book import explore
 from helpers.book.book import ANSWERED, Book, figure_name, standing
-from helpers.book.explore import PLACES
 from helpers.book.finding import TRAINED, Finding, group
 from helpers.book.render import render
 from helpers.claims import history
@@ -104,8 +104,8 @@ def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
         "claim_page.md.j2", book=book, claim=book.registry[id], results=book.findings(id),
         answers={place: answer for place, (answer, _, _) in parts.items()},
         readings={place: text for place, (_, _, text) in parts.items()},
-        explore=PLACES.get(id), key_picture=partial(key_picture, book), how_to_read=how_to_read,
-        limits=limits, rerun=rerun, yours=yours, difference=difference,
+        explored=id in explore.CLAIMS, key_picture=partial(key_picture, book), limits=limits,
+        how_to_read=how_to_read, rerun=rerun, yours=yours, difference=difference,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from helpers.claims.criteria import IMAGES, NO_YES, OUTCOMES, SHOWN, Test, Value, of_trainings
+from helpers.claims.criteria import IMAGES, NO_YES, OUTCOMES, Test, Value, of_trainings
 from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
 from helpers.names import plural, short_name
@@ -179,5 +179,5 @@ def environment() -> Environment:
     texts = (cell, code, distinct, in_sentence, inert, one_line, plural, raw, short_name)
     for function in (*texts, amount, asked, behind, number, place, printed, singly):
         env.filters[function.__name__] = function
-    env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES, SHOWN=SHOWN)
+    env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES)
     return env

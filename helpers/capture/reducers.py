@@ -18,7 +18,6 @@ from helpers.capture.kernels import fused_attention, received_attention
 from helpers.measures.attention import (
     EVENT,
     MOST,
-    concentration,
     given_by_most,
     update_rank,
     value_ratio,
@@ -186,8 +185,7 @@ class Sinks(Reducer):
     not have; 'sink_one', to one token of any kind; 'sink_value', the `value_ratio` of the most
     attended token; 'received' (image, block, token), the attention that a token gets, mean over
     queries and heads. With `writes` also, of each head, 'sink_rank', the `update_rank` of what it
-    adds where one token is a sink, else 0; 'received_top', 'received_peak' and 'received_entropy',
-    the `concentration` of what tokens get.
+    adds where one token is a sink, else 0.
     """
 
     queries: str = "read"
@@ -198,8 +196,7 @@ class Sinks(Reducer):
     @property
     def keys(self) -> tuple[str, ...]:
         of_kinds = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value")
-        heads = ("sink_rank", "received_top", "received_peak", "received_entropy")
-        return (*of_kinds, "received", *heads * self.writes)
+        return (*of_kinds, "received", *["sink_rank"] * self.writes)
 
     def __post_init__(self) -> None:
         check_choice("queries", self.queries, ("read", "patches", "all"))
@@ -237,9 +234,7 @@ class Sinks(Reducer):
             value_ratio(got, x.value_norms()),
             got.mean(dim=1),
         )
-        if not self.writes:
-            return kept
-        return (*kept, _ranks_of_sinks(x, one), *concentration(got).values())
+        return (*kept, _ranks_of_sinks(x, one)) if self.writes else kept
 
 
 @dataclass(frozen=True)

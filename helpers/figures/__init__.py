@@ -28,7 +28,6 @@ from helpers.figures.distributions import (
     similarity_densities,
 )
 from helpers.figures.maps import (
-    block_maps,
     block_strips,
     box_rows,
     map_rows,

@@ -19,7 +19,6 @@ from helpers.figures.style import (
     SMALL,
     VERDICTS,
     add_legend,
-    axis_label,
     cycled,
     draw_interval,
     key,
@@ -29,6 +28,7 @@ from helpers.figures.style import (
     one,
     rows,
     say,
+    undefined,
     wrapped,
     write,
 )
@@ -40,24 +40,20 @@ DASHES = "--", ":", "-."  # of several thresholds in one panel
 def forest(
     values: Sequence,
     thresholds: Mapping[str, Sequence[float | None]],
-    ax: Axes | None = None,
-    label: str = "",
+    ax: Axes,
+    label: str,
 ) -> Axes:
     """One quantity of several models with its intervals, and the thresholds that judge them.
 
     Args:
-        values: with name, unit, model, value, low and high (None where undefined).
+        values: with model, value, low and high (None where undefined).
         thresholds: what the legend calls one -> where it lies for each value, None where it does
             not judge it.
-        label: of the axis that shows the values; their name and unit unless given.
+        label: of the axis that shows the values.
     """
-    ax = one(ax, 0.8 + 0.3 * len(values))
-    if not values:
-        return say(ax, "There is nothing to draw: no model has this value.")
-    centred = {"ha": "center", "va": "center", "color": GREY}
     for row, value in enumerate(values):
         if value.value is None:
-            ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
+            undefined(ax, row, color=GREY)
         else:
             draw_interval(ax, value, row, color=COLOURS[0], marker="o")
             place = {"xytext": (0, 5), "textcoords": "offset points"}
@@ -74,7 +70,7 @@ def forest(
                 ax.plot([place, place], [row - 0.4, row + 0.4], **look)
                 look["label"] = None
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
-    ax.set(xlabel=label or axis_label(values))
+    ax.set(xlabel=label)
     if max(map(abs, ax.get_xlim())) > 1e5:  # matplotlib would write 1e6 on the label
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     add_legend(ax, ax.get_legend_handles_labels()[0])
@@ -103,9 +99,8 @@ def compared(
     ax = one(ax, 0.8 + 0.2 * len(rows) * len(drawn))
     if not rows:
         return say(ax, "There is nothing to draw: no model has these values.")
-    for row in rows:
-        if len(models := {value.model for value in row if value is not None}) > 1:
-            raise ValueError(f"one row of the groups holds {', '.join(sorted(models))}")
+    models = [{value.model for value in row if value} for row in rows]
+    names = shortened(model for (model,) in models)  # one a row
     columns = dict(zip(drawn, zip(*rows, strict=True), strict=True))
     handles = []
     for group, colour, marker in cycled(groups, COLOURS, MARKERS):
@@ -115,17 +110,13 @@ def compared(
                 continue
             position += (drawn.index(group) - (len(drawn) - 1) / 2) * 0.64 / len(drawn)
             if value.value is None:
-                written = {"ha": "center", "va": "center", "color": colour, "fontsize": SMALL}
-                written |= {"xycoords": ("axes fraction", "data")}
-                ax.annotate("undefined", (0.5, position), **written)
+                undefined(ax, position, color=colour, fontsize=SMALL)
             else:
-                look = {"color": colour, "marker": marker}
-                draw_interval(ax, value, position, **look)
+                draw_interval(ax, value, position, color=colour, marker=marker)
     handles = handles if named else []
     if reference is not None:
         called = legend or f"reference: {reference:g}"
         handles.append(ax.axvline(reference, **REFERENCE, label=called))
-    names = shortened(next(value.model for value in row if value is not None) for row in rows)
     name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(drawn)))
     ax.set(xlabel=label)
     add_legend(ax, handles)
@@ -156,35 +147,24 @@ def compared_settings(
     return compared(rows, ax, label, reference, legend)
 
 
-def sweep(
-    table: ArrayLike,
-    rows: Sequence,
-    columns: Sequence,
-    ax: Axes,
-    label: str = "",
-    xlabel: str = "",
-    ylabel: str = "",
-    largest: float | None = None,
-) -> Axes:
-    """One panel of `heat_maps`, with its numbers in the cells; `largest` ends a shared scale."""
+def _heat_map(
+    table: np.ndarray, rows: Sequence, columns: Sequence, ax: Axes, label: str, largest: float
+) -> None:
+    """One panel of `heat_maps`, with its numbers in the cells."""
     import seaborn as sns  # here, since it takes half a second to import
 
-    names = [wrapped(name) for name in shortened(rows)]
-    table = np.asarray(table) + 0.0  # no -0.0
-    top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
-    # Three digits for the largest.
-    decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0
+    decimals = max(0, 2 - math.floor(math.log10(largest)))  # three digits for the largest
     sns.heatmap(
         table,
         annot=True,
         fmt=f".{decimals}f",
         annot_kws={"fontsize": SMALL},
         cmap="viridis",
-        vmin=None if largest is None else 0,
-        vmax=largest or None,
+        vmin=0,
+        vmax=largest,
         cbar_kws={"label": label, "fraction": 0.046, "pad": 0.03},
         xticklabels=columns,
-        yticklabels=names,
+        yticklabels=[wrapped(name) for name in shortened(rows)],
         ax=ax,
     )
     # The longest alone: measuring each takes seconds.
@@ -199,8 +179,6 @@ def sweep(
         text.set(color="black" if light else "white", rotation=90 if upright else 0)
     ax.tick_params(axis="y", rotation=0)
     ax.tick_params(axis="x", labelsize=SMALL)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    return ax
 
 
 def verdict_tables(
@@ -255,10 +233,12 @@ def heat_maps(
     there is no number.
     """
     axes = many(None, len(tables), 2, each=2.9)
-    panels = np.ravel(axes)
-    largest = max(np.nan_to_num(np.asarray(x)).max(initial=0) for x in tables.values()) or 1.0
-    for ax, (title, table) in zip(panels, tables.items(), strict=False):
-        write(sweep(table, rows, columns, ax, label, xlabel, largest=largest).title, title)
-    for ax in panels[len(tables) :]:
+    arrays = [np.asarray(table) + 0.0 for table in tables.values()]  # no -0.0
+    largest = float(max(np.nan_to_num(table).max(initial=0) for table in arrays)) or 1.0
+    for ax, title, table in zip(axes.flat, tables, arrays, strict=False):
+        _heat_map(table, rows, columns, ax, label, largest)
+        ax.set_xlabel(xlabel)
+        write(ax.title, title)
+    for ax in axes.flat[len(tables) :]:
         ax.set_axis_off()
     return axes

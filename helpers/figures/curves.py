@@ -236,7 +236,6 @@ def block_curves(
 
 def sorted_images(
     per_image: Mapping[str, Float[Tensor, " image"]],
-    ax: Axes | None = None,
     ylabel: str = "",
     reference: float | None = None,
     points: int = 51,
@@ -252,4 +251,4 @@ def sorted_images(
         levels = torch.linspace(0, 1, points, dtype=x.dtype)
         curves[name] = (100 * levels, x.nanquantile(levels), None, None)
     xlabel = "images (%), from the lowest to the highest"
-    return response(curves, ax, xlabel, ylabel, reference, log=log)
+    return response(curves, None, xlabel, ylabel, reference, log=log)

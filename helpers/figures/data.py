@@ -16,7 +16,7 @@ from IPython import get_ipython
 from IPython.core.pylabtools import print_figure
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PathCollection, QuadMesh
+from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
@@ -44,8 +44,8 @@ def drawn(figure: Figure) -> list[dict]:
     """The numbers that a figure shows, for each of its axes but colour bars, as JSON data.
 
     Each has its axis (title and labels), and where it has any: lines, segments (the intervals of
-    error bars and curves), points, steps (histograms), boxes, images, meshes (heat maps), and texts
-    but numbers, which a heat map repeats.
+    error bars and curves), steps (histograms), boxes, images, meshes (heat maps), and texts but
+    numbers, which a heat map repeats.
     """
     return [_data(ax) for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
@@ -58,7 +58,6 @@ def _data(ax: Axes) -> dict:
     lines = _of(LineCollection, ax.collections)
     segments = [[path.vertices for path in drawn.get_paths()] for drawn in lines]
     names = "x", "y", "width", "height"
-    points = [drawn.get_offsets() for drawn in _of(PathCollection, ax.collections)]
     # What is filled has an outline too.
     steps = [patch.get_data() for patch in _of(StepPatch, ax.patches) if not patch.get_fill()]
     maps = [image.get_array() for image in ax.images]
@@ -66,7 +65,6 @@ def _data(ax: Axes) -> dict:
     parts = {
         "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
         "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
-        "points": _points(points, 1),
         "steps": [{"heights": summary(own.values), "edges": summary(own.edges)} for own in steps],
         "boxes": dict(zip(names, map(summary, np.transpose(sides)), strict=False)),  # or none
         "images": [summary(values, whole=values.ndim == 2) for values in maps],
@@ -114,11 +112,9 @@ def summary(values: ArrayLike, whole: bool = True) -> list | dict:
     if whole and x.size <= LONG:
         numbers = [rounded(number) for number in flat]
         return numbers if x.ndim == 1 else {"shape": shape, "numbers": numbers}
-    moments = (
-        {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()}
-        if finite.size
-        else {"finite": 0}
-    )
+    moments = {"finite": finite.size}
+    if finite.size:
+        moments |= {"mean": finite.mean(), "sd": finite.std()}
     if whole and finite.size:
         moments |= {"min": finite.min(), "max": finite.max()}
         moments |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
@@ -126,11 +122,6 @@ def summary(values: ArrayLike, whole: bool = True) -> list | dict:
             np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size
         )
     return {"shape": shape, **{name: rounded(number) for name, number in moments.items()}}
-
-
-def figure_text(axes: list[dict]) -> str:
-    """The numbers of a figure as one string: nbformat gives each number of a list a line."""
-    return json.dumps(axes, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def rounded(number: float | None) -> float | int | None:
@@ -145,7 +136,9 @@ def shown(figure: Figure) -> dict[str, str] | None:
     """What a notebook stores of a figure: its numbers and its drawing; None without axes."""
     if not figure.axes:
         return None
-    return {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}
+    # One string, since nbformat gives each number of a list a line.
+    numbers = json.dumps(drawn(figure), sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return {FIGURE: numbers, "image/svg+xml": drawn_small(figure)}
 
 
 def drawn_small(figure: Figure) -> str:

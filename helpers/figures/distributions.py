@@ -19,7 +19,6 @@ from helpers.figures.style import (
     cycled,
     key,
     log_axis,
-    many,
     one,
     rows,
     write,
@@ -44,10 +43,8 @@ def norm_histogram(
     """
     ax = one(ax)
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
-    low, high = (
-        min(values.min() for values in norms.values()),
-        max(values.max() for values in norms.values()),
-    )
+    every = np.concatenate([*norms.values()])
+    low, high = every.min(), every.max()
     edges = np.geomspace(low, max(high, 1.01 * low), 81)
     for (model, values), colour, dashes in cycled(norms.items(), COLOURS, DASHES):
         heights = np.histogram(values, edges)[0] / values.size
@@ -83,7 +80,6 @@ def norm_histograms(norms: Mapping[str, Mapping[str, ArrayLike]]) -> np.ndarray:
 
 def similarity_densities(
     groups: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    axes: np.ndarray | None = None,
     names: tuple[str, str] = ("normal patches", "outlier patches"),
 ) -> np.ndarray:
     """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a), a panel a
@@ -92,8 +88,8 @@ def similarity_densities(
     """
     if not groups:
         return np.array([])
-    axes = many(axes, len(groups), each=2.6)
-    for ax, (model, both) in zip(np.ravel(axes), groups.items(), strict=True):
+    axes = rows(len(groups), each=2.6)
+    for ax, (model, both) in zip(axes.flat, groups.items(), strict=True):
         named = zip(names, map(np.asarray, both), strict=True)
         kinds = {name: values[np.isfinite(values)] for name, values in named}
         edges = np.histogram_bin_edges(np.concatenate([*kinds.values()]), 40)

@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
@@ -33,33 +33,24 @@ from helpers.figures.style import (
 )
 from helpers.names import shortened
 
+# How boxes look: true ones are wider than those that were found, and these differ in their dashes,
+# so that boxes which coincide are all seen.
+TRUE = {
+    "color": "black",
+    "linewidth": 3,
+    "path_effects": [withStroke(linewidth=4.4, foreground="white")],
+}
+FOUND = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
 
-def block_maps(maps: ArrayLike, axes: np.ndarray | None = None) -> np.ndarray:
-    """A strip of patch-norm maps (block, patch row, patch column), on one colour scale.
 
-    Axes are at least one a block, any shape; the rest are left empty.
+def share_maps(shares: Mapping[str, ArrayLike], columns: int = 3, each: float = 2.6) -> np.ndarray:
+    """One map a model: the share of images with an outlier at each grid position, from 0 to 1;
+    `each` is the height of one in inches.
     """
-    axes = many(axes, len(maps), 6)
-    maps, panels = np.asarray(maps), np.ravel(axes)
-    scale = colour_scale(maps)
-    for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
-        drawn = _draw(ax, values, scale)
-        ax.set_title(f"block {block}")
-    bare(panels)
-    for ax in panels[len(maps) :]:
-        ax.set_axis_off()
-    add_colourbar(drawn, list(panels), label="patch L2 norm\nafter the block")
-    return axes
-
-
-def share_maps(
-    shares: Mapping[str, ArrayLike], axes: np.ndarray | None = None, columns: int = 3
-) -> np.ndarray:
-    """One map a model: the share of images with an outlier at each grid position, from 0 to 1."""
     if not shares:
         return np.array([])
-    axes = many(axes, len(shares), columns, each=min(2.6, 0.6 + 8 / columns))
-    panels = np.ravel(axes)
+    axes = many(None, len(shares), columns, each=each)
+    panels = axes.ravel()
     for ax, (model, share) in zip(panels, shares.items(), strict=True):
         drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="none", vmin=0, vmax=1)
         write(ax.title, wrapped(model, 18), 18)
@@ -105,8 +96,7 @@ def twin_maps(
         label, labels: of the colour bars, and of each row.
     """
     across = 1 + len(maps[0])
-    axes = np.asarray(many(axes, len(maps) * across, across, each=1.7, more=0.4))
-    axes = axes.reshape(len(maps), -1)
+    axes = many(axes, len(maps) * across, across, each=1.7, more=0.4)
     for row, image, grids in zip(axes, images, maps, strict=True):
         row[0].imshow(_square(image))
         values = {title: np.asarray(grid) for title, grid in grids.items()}
@@ -114,78 +104,47 @@ def twin_maps(
         for ax, grid in zip(row[1:], values.values(), strict=True):
             drawn = _draw(ax, grid, scale)
         add_colourbar(drawn, row[-1], label=label)
-    _name(
-        axes,
-        ("image", *(wrapped(title, 18) for title in maps[0])),
-        (wrapped(text, 18) for text in labels),
-        fontsize="small",
-    )
+    titles = ["image", *(wrapped(title, 18) for title in maps[0])]
+    _name(axes, titles, [wrapped(text, 18) for text in labels], fontsize="small")
     return axes
-
-
-def found_boxes(
-    image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True
-) -> Axes:
-    """One panel of `box_rows`: true boxes in black, found ones in colour, a legend below."""
-    pixels = np.asarray(image)
-    ax.imshow(pixels)
-    # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that
-    # coincide are all seen.
-    true = {
-        "color": "black",
-        "linewidth": 3,
-        "path_effects": [withStroke(linewidth=4.4, foreground="white")],
-    }
-    for box in (truth := np.asarray(truth, dtype=float).reshape(-1, 4)):
-        _box(ax, box, pixels.shape, **true)
-    handles = [key("true box", **true)] if len(truth) else []
-    edged = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
-    for (name, box), colour, dashes in cycled(found.items(), COLOURS, DASHES):
-        _box(ax, np.asarray(box), pixels.shape, color=colour, linestyle=dashes, **edged)
-        handles.append(key(name, color=colour, linestyle=dashes, **edged))
-    if legend:
-        ax.legend(
-            handles,
-            [wrapped(handle.get_label()) for handle in handles],
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0),
-            borderaxespad=0.4,
-            handlelength=2.4,
-        )
-    bare(ax)
-    return ax
 
 
 def box_rows(
     images: Sequence,
     truth: Sequence[ArrayLike] | None,
     found: Mapping[str, Mapping[str, ArrayLike]],
-    axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Images with their true boxes and those that each model finds, one model a row.
+    """Images with their true boxes in black and those that each model finds in colour, one model a
+    row, with legends below the last.
 
     Args:
         truth: (object, 4) of each, may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of
             the picture. None where none is known.
         found: model -> name, such as the method -> (image, 4).
-        axes: (model, image).
     """
-    axes = many(axes, len(found) * len(images), len(images), each=2.6)
+    axes = rows(len(found), len(images), each=2.6)
     for line, (model, own) in zip(axes, found.items(), strict=True):
         for i, ax in enumerate(line):
-            boxes = {name: several[i] for name, several in own.items()}
-            true = () if truth is None else truth[i]
-            found_boxes(images[i], true, boxes, ax, legend=model == [*found][-1])
+            ax.imshow(np.asarray(images[i]))
+            handles = _boxes(ax, "true box", [] if truth is None else truth[i], **TRUE)
+            for (name, boxes), colour, dashes in cycled(own.items(), COLOURS, DASHES):
+                handles += _boxes(ax, name, [boxes[i]], color=colour, linestyle=dashes, **FOUND)
+            if model == [*found][-1]:
+                place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 0.4}
+                names = [wrapped(handle.get_label()) for handle in handles]
+                ax.legend(handles, names, handlelength=2.4, **place)
         name_beside(line[0], model)
+    bare(axes)
     return axes
 
 
 def panels(
     images: Sequence[Mapping],
-    axes: np.ndarray | None = None,
     norms: Iterable[str] = (),
     labels: Sequence[str] = (),
     aspect: str = "equal",
+    each: float | None = None,
+    more: float = 0.0,
 ) -> np.ndarray:
     """Rows of small pictures under the titles of their columns.
 
@@ -196,16 +155,15 @@ def panels(
         images: one mapping a row: title -> (row, column) for a map, or for a picture PIL or
             (height, width, 3), whose floats are clipped to [0, 1]. The titles of the first row are
             written.
-        axes: (row, column).
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.
         aspect: of a map; "auto" fills the panel.
+        each, more: inches of a row and around them; of square pictures unless given.
     """
     if not images:
         return np.array([])
     across, norms = len(images[0]), set(norms)
-    axes = many(axes, len(images) * across, across, each=min(1.8, 9.2 / across))
-    axes = np.asarray(axes).reshape(len(images), -1)
+    axes = rows(len(images), across, each or min(1.8, 9.2 / across), more)
     for row, pictures in zip(axes, images, strict=True):
         pictures, alike = {title: _square(values) for title, values in pictures.items()}, {}
         for title, values in pictures.items():
@@ -219,7 +177,7 @@ def panels(
             ax.set_aspect(aspect)
             if title in norms:
                 add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
-    _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")
+    _name(axes, images[0], [wrapped(text, 18) for text in labels], fontsize="small")
     fit = max(9, 78 // axes.shape[1])  # characters above a column: titles must not overlap
     for ax in axes[0]:
         ax.title.set_text("\n".join(wrapped(x, fit) for x in ax.get_title().split("\n")))
@@ -230,10 +188,9 @@ def map_rows(
     images: Sequence,
     maps: Mapping[str, Mapping[str, ArrayLike]],
     each: float = 1.4,
-    more: float = 0.4,
 ) -> np.ndarray:
     """`panels` with a row for each model and image: the image, then its maps, model -> title ->
-    (image, patch row, patch column), each with a colour bar; `each` and `more` as in `rows`.
+    (image, patch row, patch column), each with a colour bar; a row is `each` inches high.
     """
     if not maps:
         return np.array([])
@@ -243,8 +200,7 @@ def map_rows(
         for i, image in enumerate(images)
     ]
     labels = [model for model in maps for _ in images]
-    axes = rows(len(pictures), len(pictures[0]), each, more)
-    return panels(pictures, axes, norms=pictures[0], labels=labels)
+    return panels(pictures, pictures[0], labels, each=each, more=0.4)
 
 
 def _square(image) -> np.ndarray:
@@ -254,7 +210,7 @@ def _square(image) -> np.ndarray:
     return np.asarray(image)
 
 
-def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look) -> None:
+def _name(axes: np.ndarray, titles: Iterable[str], labels: Sequence[str], **look) -> None:
     """Titles above the first row of pictures, and a label beside each row."""
     for ax, title in zip(axes[0], titles, strict=True):
         write(ax.title, title)
@@ -264,10 +220,15 @@ def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look
     bare(axes)
 
 
-def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectangle:
-    """The outline of a box in relative coordinates on a picture of this shape."""
-    low, high = box.reshape(2, 2) * (shape[1], shape[0]) - 0.5
-    return ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **drawing))
+def _boxes(ax: Axes, name: str, boxes: Iterable[ArrayLike], **look) -> list[Line2D]:
+    """Outline boxes in relative coordinates on the picture of `ax`; their entry of a legend."""
+    height, width = ax.images[0].get_shape()[:2]
+    handles = []
+    for box in boxes:
+        low, high = np.asarray(box).reshape(2, 2) * (width, height) - 0.5
+        ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **look))
+        handles = [key(name, **look)]
+    return handles
 
 
 def _quantity(title: str) -> str:
@@ -282,48 +243,47 @@ def _draw(ax: Axes, values: np.ndarray, scale: Normalize) -> AxesImage:
     return ax.imshow(values, cmap="viridis", interpolation="none", norm=scale)
 
 
-def block_strips(
-    strips: Mapping[str, ArrayLike], figure: Figure | None = None, columns: int = 6
-) -> list[np.ndarray]:
-    """One strip of `block_maps` below the other, each with its own colour scale, in a `figure` that
-    gets the height that they need; the axes (row, column) of each.
+def block_strips(strips: Mapping[str, ArrayLike]) -> list[np.ndarray]:
+    """The patch-norm maps of each model (block, patch row, patch column), six in a row, on a colour
+    scale of its own; the axes (row, column) of each.
     """
-    counts = [math.ceil(len(maps) / columns) for maps in strips.values()]
-    figure = plt.figure(figsize=(7, 1)) if figure is None else figure
-    figure.set_figheight(1.6 * sum(counts))
+    counts = [math.ceil(len(maps) / 6) for maps in strips.values()]
+    figure = plt.figure(figsize=(7, 1.6 * sum(counts)))
     parts = figure.subfigures(len(strips), height_ratios=counts, squeeze=False).flat
-    drawn = []
+    found = []
     for part, count, (title, maps) in zip(parts, counts, strips.items(), strict=True):
         part.suptitle(*shortened([title]), fontsize="medium")
-        drawn.append(block_maps(maps, part.subplots(count, columns, squeeze=False)))
-    return drawn
+        axes, scale = part.subplots(count, 6, squeeze=False), colour_scale(np.asarray(maps))
+        for block, (ax, values) in enumerate(zip(axes.flat, maps, strict=False)):
+            drawn = _draw(ax, values, scale)
+            ax.set_title(f"block {block}")
+        bare(axes)
+        for ax in axes.flat[len(maps) :]:
+            ax.set_axis_off()
+        add_colourbar(drawn, list(axes.flat), label="patch L2 norm\nafter the block")
+        found.append(axes)
+    return found
 
 
-def model_maps(
-    images: Iterable,
-    maps: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    axes: np.ndarray | None = None,
-) -> np.ndarray:
+def model_maps(images: Sequence, maps: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> np.ndarray:
     """Rows of image, patch norms and [CLS] attention, the images of one model after another.
 
     Args:
-        images: PIL, of which the central square is drawn, or (height, width, 3); of all models, or
-            label -> its own. A map lies over what the model saw, which may be cropped:
-            `Backbone.as_seen` gives that.
+        images: PIL, of which the central square is drawn, or (height, width, 3). A map lies over
+            what the model saw, which may be cropped: `Backbone.as_seen` gives that.
         maps: label, such as the model -> (patch norms, [CLS] attention), each (image, patch row,
             patch column).
     """
-    shown = images if isinstance(images, Mapping) else dict.fromkeys(maps, list(images))
-    pictures = [
+    drawn = [
         (label, image, *map(np.asarray, pair))
         for label, both in maps.items()
-        for image, pair in zip(shown[label], zip(*both, strict=True), strict=True)
+        for image, pair in zip(images, zip(*both, strict=True), strict=True)
     ]
-    axes = np.asarray(many(axes, 3 * len(pictures), 3)).reshape(-1, 3)
-    for row, (_, image, norms, attention) in zip(axes, pictures, strict=True):
+    axes = rows(len(drawn), 3)
+    for row, (_, image, norms, attention) in zip(axes, drawn, strict=True):
         row[0].imshow(_square(image))
         add_colourbar(_draw(row[1], norms, colour_scale(norms)), row[1])
         add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
     titles = "image", wrapped(NORM), "[CLS] attention\nin the last block"
-    _name(axes, titles, (wrapped(label) for label, *_ in pictures))
+    _name(axes, titles, [wrapped(label) for label, *_ in drawn])
     return axes

@@ -98,10 +98,8 @@ def many(axes: np.ndarray | None, count: int, columns: int = 1, **size: float) -
 
 def narrow(ax: Axes) -> None:
     """Make a figure with one column as narrow as all of these are."""
-    grid, figure = ax.get_gridspec(), ax.figure
-    is_alone = grid is not None and grid.ncols == 1 and figure is figure.figure
-    if is_alone and figure.get_figwidth() > WIDTH:
-        figure.set_figwidth(WIDTH)
+    if ax.get_gridspec().ncols == 1:
+        ax.figure.set_figwidth(min(WIDTH, ax.figure.get_figwidth()))
 
 
 def write(text: Text, whole: str, width: int = 22) -> None:
@@ -144,9 +142,9 @@ def name_beside(ax: Axes, model: str) -> None:
 def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
     """One row a model from the top, `lines` of text high or as high as the longest name."""
     ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(max(len(names), 1) - 0.5, -0.5)  # one empty row where there is no model
+    ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(axis="y", alpha=0.3)
-    longest = max((name.count("\n") for name in names), default=0)
+    longest = max(name.count("\n") for name in names)
     make_room(ax, len(names) * max(longest + 1.5, lines) * 0.19)
 
 
@@ -162,12 +160,10 @@ def draw_interval(ax: Axes, value, position: float, **drawing) -> None:
     ax.errorbar(value.value, position, xerr=ends, **look, **drawing)
 
 
-def axis_label(values: Sequence) -> str:
-    """The label of the axis that shows these values: their name."""
-    names = {value.name.replace("_", " ") for value in values}
-    if len(names) > 1:
-        raise ValueError(f"one axis shows one quantity, not {', '.join(sorted(names))}")
-    return names.pop() if names else ""
+def undefined(ax: Axes, position: float, **look) -> None:
+    """The word in place of a point, in the middle of the row `position`."""
+    place = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "center"}
+    ax.annotate("undefined", (0.5, position), **place, **look)
 
 
 def colour_scale(values: np.ndarray, linear: bool = False) -> Normalize:
@@ -229,8 +225,8 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     columns = min(_columns_that_fit(ax, texts), len(texts))
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "ncols": columns}
     drawn = ax.legend(handles, texts, **place, **look)
-    root = ax.get_figure(root=True)
-    root.set_figheight(root.get_figheight() + drawn.get_window_extent().height / root.dpi)
+    more = drawn.get_window_extent().height / ax.figure.dpi
+    ax.figure.set_figheight(ax.figure.get_figheight() + more)
 
 
 def name_lines(ax: Axes) -> None:
@@ -267,8 +263,7 @@ def _columns_that_fit(ax: Axes, texts: Sequence[str]) -> int:
     """How many columns of a legend fit the figure's width, at least one."""
     ticks = [line for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")]
     longest = max(len(line) for text in texts for line in text.split("\n"))
-    grid = ax.get_gridspec()
-    width = ax.figure.get_figwidth() / (grid.ncols if grid is not None else 1)
+    width = ax.figure.get_figwidth() / ax.get_gridspec().ncols
     names = max(map(len, ticks), default=0)
     return max(1, int((width - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest)))
 

@@ -134,20 +134,10 @@ def writes(
     return {name: torch.where(event >= EVENT, x.float(), torch.nan) for name, x in found.items()}
 
 
-def concentration(
-    received: Float[Tensor, "*batch token"], part: float = 0.01
-) -> dict[str, Float[Tensor, "*batch"]]:
-    """How unevenly attention is received: "top", the share of the `part` of the tokens that get
-    most, at least one; "peak", the largest over the median, at most a million; "entropy", in nats,
-    at most log(tokens).
-    """
+def top_share(received: Float[Tensor, "*batch token"], part: float) -> Float[Tensor, "*batch"]:
+    """The share of all attention that the `part` of the tokens gets that get most, at least one."""
     shares = received / received.sum(-1, keepdim=True)
-    most = max(1, round(part * shares.shape[-1]))
-    return {
-        "top": shares.topk(most).values.sum(-1),
-        "peak": shares.amax(-1) / shares.median(-1).values.clamp(min=1e-6 * shares.amax(-1)),
-        "entropy": torch.special.entr(shares).sum(-1),
-    }
+    return shares.topk(max(1, round(part * shares.shape[-1]))).values.sum(-1)
 
 
 def with_sink(attention: PerPlace) -> ImageMask:

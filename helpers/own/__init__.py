@@ -4,15 +4,6 @@ changes.
 
 from helpers.own.diagnose import diagnose
 from helpers.own.diagnosis import Diagnosis
-from helpers.own.report import advice, draw, page, pictures, remedy, to_json
+from helpers.own.report import advice, page, pictures, to_json
 
-__all__ = [
-    "Diagnosis",
-    "advice",
-    "diagnose",
-    "draw",
-    "page",
-    "pictures",
-    "remedy",
-    "to_json",
-]
+__all__ = ["Diagnosis", "advice", "diagnose", "page", "pictures", "to_json"]

@@ -4,14 +4,14 @@ Every other image is searched for register neurons and places; what is said of t
 on the rest. Norms are L2 norms of the residual stream after a block, before the final LayerNorm.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from importlib.metadata import distributions
 from platform import python_version
 from typing import Any
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -50,7 +50,6 @@ DESCRIBED = 3  # register neurons, and images that are drawn large
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
 PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
-CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
 UNNAMED = "has no name by which it loads"
 LEAST = 4  # images: two to search in and two to test on
@@ -87,7 +86,7 @@ def diagnose(
             highest = plain["highest_token"][mask.any(1)]
             found["channels"] = leading_channels(highest, DESCRIBED)
     else:
-        found = {"pictures": session.pictures({"": nullcontext}, session.block_of(plain))}
+        found = {"pictures": session.pictures({"": session.half(plain)}, session.block_of(plain))}
     named = plain["output"].argmax(1) if session.classes else None
     if "sink_patches" in plain.tensors:
         found["sinks"] = session.sinks(plain, mask)
@@ -132,17 +131,15 @@ def _by_image(
     kept: Mapping[str, Tensor],
     named: Int64[Tensor, " image"] | None,
 ) -> list[dict[str, Any]]:
-    nothing = [None] * len(ids)
+    shared = kept["sink_patches"].flatten(1).amax(1) if "sink_patches" in kept else None
     columns = {
         "image": ids,
-        "outliers": mask.sum(1).tolist(),
-        "largest_over_median": over_median.amax(1).tolist(),
-        "shared_attention": nothing,
-        "answer": nothing if named is None else named.tolist(),
+        "outliers": mask.sum(1),
+        "largest_over_median": over_median.amax(1),
+        "shared_attention": shared,
+        "answer": named,
     }
-    if "sink_patches" in kept:
-        columns["shared_attention"] = kept["sink_patches"].flatten(1).amax(1).tolist()
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pd.DataFrame(columns).to_dict("records")
 
 
 class _Session:
@@ -202,6 +199,10 @@ class _Session:
         kept = self._capture(images, [TokenNorms(), Feature(), Output(), *optional])
         return Captured.of(self.backbone, kept)
 
+    def half(self, kept: Captured) -> Captured:
+        """What was kept of the images that are not searched."""
+        return replace(kept, tensors={key: x[~self.searched] for key, x in kept.tensors.items()})
+
     def answers(self, named: Int64[Tensor, " image"]) -> Answers:
         """How often the classes that the model named are the labels."""
         labels, least = self.all_labels, int(self.all_labels.min())
@@ -229,9 +230,8 @@ class _Session:
         """The neurons, those that are moved, the states of the model, and pictures of two of them,
         on the images that are not searched.
         """
-        halves = {key: x[~self.searched] for key, x in plain.tensors.items()}
-        before, mask = replace(plain, tensors=halves), mask[~self.searched]
-        found, changes = {}, {"before": nullcontext}
+        before, mask = self.half(plain), mask[~self.searched]
+        found, changes = {}, {}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
             self.backbone.layout.require_free()
@@ -245,18 +245,19 @@ class _Session:
             pairs = [x[:2] for x in matched]
             found["neurons"] = self._neurons(neurons[:DESCRIBED], pairs[:DESCRIBED], mask)
             found["moved"] = moved
-            changes |= {
+            changes = {
                 "moved": lambda b: test_time_registers(b, moved),
                 "set to zero": lambda b: ablated_neurons(b, moved),
                 "matched units moved": lambda b: test_time_registers(b, pairs[: len(moved)]),
                 "empty token": lambda b: test_time_registers(b, []),
             }
-        states = {"before": self._state(before, before, mask, limit)}
-        for name in list(changes)[1:]:
-            with changes[name](self.backbone):
+        states, drawn = {"before": self._state(before, before, mask, limit)}, {"before": before}
+        for name, change in changes.items():
+            with change(self.backbone):
                 now = self.pass_over(self.test, sinks=name == "moved")
-                states[name] = self._state(now, before, mask, limit)
-        drawn = {name: changes[name] for name in ("before", "moved") if name in changes}
+            states[name] = self._state(now, before, mask, limit)
+            if name == "moved":
+                drawn[name] = now
         pictures = self.pictures(drawn, self.block_of(before))
         return {**found, "states": states, "pictures": pictures}
 
@@ -332,27 +333,20 @@ class _Session:
             **{x: over_images(y.flatten(1).nanmean(1), (0, 1)) for x, y in written.items()},
             block=self.block_of(kept),
             received={kind: over_blocks(x) for kind, x in parts.items()},
-            concentration={x: over_blocks(kept[f"received_{x}"].mean(-1)) for x in CONCENTRATION},
         )
 
     def block_of(self, kept: Captured) -> int | None:
         """The block in which a patch gets most attention; None where the attention was not read."""
         return peak_block(kept.patches("received").amax(-1)) if "received" in kept.tensors else None
 
-    def pictures(
-        self,
-        changes: Mapping[str, Callable[[Backbone], AbstractContextManager]],
-        block: int | None,
-    ) -> list[dict[str, Any]]:
+    def pictures(self, passes: Mapping[str, Captured], block: int | None) -> list[dict[str, Any]]:
         """Of a few images that were not searched the image, and in each state patch norms and [CLS]
         attention of the last block, and the attention that patches get from all in `block`.
+
+        `passes`: state -> what was kept of the images that were not searched.
         """
-        chosen, passes = self.test.select(range(min(DESCRIBED, len(self.test)))), {}
-        for state, change in changes.items():
-            with change(self.backbone):
-                passes[state] = self.pass_over(chosen, sinks=True)
-        pixels = PixelSet(self.backbone, chosen)
-        rows = [{"image": self.backbone.as_seen(pixels[i])} for i in range(len(chosen))]
+        pixels, count = PixelSet(self.backbone, self.test), min(DESCRIBED, len(self.test))
+        rows = [{"image": self.backbone.as_seen(pixels[i])} for i in range(count)]
         for state, kept in passes.items():
             maps = {"norm": kept.patches("token_norms")[:, -1]}
             if "cls_attention" in kept.tensors:
@@ -360,6 +354,6 @@ class _Session:
             if block is not None:
                 maps["received"] = kept.patches("received")[:, block]
             for title, values in maps.items():
-                for row, one in zip(rows, values, strict=True):
-                    row[f"{title}\n{state}"] = self.backbone.layout.to_grid(one)
+                for row, one in zip(rows, values[:count], strict=True):
+                    row.setdefault(title, {})[state] = self.backbone.layout.to_grid(one)
         return rows

@@ -31,8 +31,6 @@ class FoundSinks:
     other: Estimate
     block: int  #: in which a patch gets most attention
     received: dict[str, list[Estimate]]  #: kind of token -> share of all attention, by block
-    #: "top": share on 1 % of the tokens; "peak": largest over median; "entropy" in nats; by block
-    concentration: dict[str, list[Estimate]]
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,8 @@ class Diagnosis:
     neurons: list[Neuron] = field(default_factory=list)
     moved: list[RegisterNeuron] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
-    pictures: list[dict[str, Any]] = field(default_factory=list)  #: title -> image or map
+    #: of a few images each the "image", and kind of map -> state -> map
+    pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  #: part -> why it was not measured
     register_norm: Estimate | None = None  #: of an image's highest register after the last block
     answers: Answers | None = None

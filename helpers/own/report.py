@@ -169,31 +169,26 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
     found = {}
     with plt.rc_context(figures.STYLE):
         for kind, (label, caption) in MAPS.items():
-            maps = [
-                {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
-                for row in d.pictures
-            ]
-            if maps[0]:
+            maps = [row[kind] for row in d.pictures if kind in row]
+            if maps:
                 axes = figures.rows(len(maps), 1 + len(maps[0]), 2.1, 0.4)
                 figures.twin_maps([row["image"] for row in d.pictures], maps, axes, label)
                 states = " and ".join(state or "as it is" for state in maps[0])
                 found[f"{kind}-maps"] = plt.gcf(), f"{caption}, {states}; one colour scale a row."
-        axis = figures.rows(1, each=3.3)[0, 0]
         curves = {name: state.norms for name, state in d.states.items()} or {"as it is": d.norms}
-        figures.block_curves(curves, axis, "largest patch L2 norm\nafter the block")
+        figures.block_curves(curves, ylabel="largest patch L2 norm\nafter the block")
         caption = "The largest patch norm after each block, with its interval. Curves may coincide."
         found["norms-by-block"] = plt.gcf(), caption
         if d.sinks:
-            axis = figures.rows(1, each=3.3)[0, 0]
             curves, caption = dict(d.sinks.received), "Which tokens the queries attend to"
             if "moved" in d.states and d.states["moved"].received:
                 curves["former outliers, shifted"] = d.states["moved"].received
                 caption += ", and what the outliers together get once the neurons are shifted"
-            figures.block_curves(curves, axis, "share of all attention\nin the block")
+            figures.block_curves(curves, ylabel="share of all attention\nin the block")
             caption += ": mean over heads, with intervals."
             found["received-by-block"] = plt.gcf(), caption
         if d.outliers:
-            figures.share_maps({d.model["name"]: d.share_map}, figures.rows(1, each=3.6))
+            figures.share_maps({d.model["name"]: d.share_map}, columns=1, each=3.6)
             caption = "Where outliers stand: the share of the images with one at each patch."
             found["where"] = plt.gcf(), caption
     return found

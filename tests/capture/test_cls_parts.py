@@ -35,7 +35,7 @@ from helpers.capture import (
 )
 from helpers.capture.reducers import _ranks_of_sinks
 from helpers.interventions import appended_registers, dropped_patches
-from helpers.measures.attention import EVENT, concentration
+from helpers.measures.attention import EVENT
 
 REGISTERS = {"registers": 4, "layerscale": 2, "small-distilled": 1}  # neither patch nor [CLS]
 PATCHES = 16
@@ -170,8 +170,6 @@ def test_sinks_of_every_block(backbone, queries):
         assert_near(got["received"][:, i], rows.mean((1, 2)))
         norms = (block["contributions"] / block["weights"][..., None]).norm(dim=-1)
         own = norms.gather(-1, rows.mean(2).argmax(-1, keepdim=True)).squeeze(-1)
-        for name, value in concentration(rows.mean(2)).items():
-            assert_near(got[f"received_{name}"][:, i], value)
         event = got["sink_one"][:, i] >= EVENT
         assert ((got["sink_rank"][:, i] == 0) == ~event).all()
         assert_near(got["sink_value"][:, i], own / ((norms.sum(-1) - own) / (layout.tokens - 1)))

@@ -24,7 +24,6 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 from helpers import figures
 from helpers.claims.criteria import SHOWN, Value
 from helpers.figures import comparisons
-from helpers.figures import maps as maps_module
 from helpers.figures.data import summary
 from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
@@ -106,14 +105,13 @@ def shown(axes):
 
 
 @example
-def token_maps():
+def model_maps():
     ramp = np.linspace(0, 1, 32)
     levels = np.broadcast_arrays(ramp[:, None], ramp, np.reshape([0.2, 0.8], (2, 1, 1)))
-    images = dict(zip(LONG, np.stack(levels, axis=-1)[:, None], strict=False))
-    norms = [grid_norms(1), grid_norms(1, share=0.0)]
-    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 1, 8, 8)
-    maps = dict(zip(images, zip(norms, attention, strict=True), strict=True))
-    return figures.model_maps(images, maps, plt.subplots(2, 3, figsize=(7, 4.6))[1])
+    norms = [grid_norms(2), grid_norms(2, share=0.0)]
+    attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 4).reshape(2, 2, 8, 8)
+    maps = dict(zip(LONG, zip(norms, attention, strict=True), strict=False))
+    return figures.model_maps(list(np.stack(levels, axis=-1)), maps)
 
 
 RNG = np.random.default_rng(0)
@@ -129,8 +127,7 @@ def norm_histogram():
 
 @example
 def similarity_densities():
-    axes = plt.subplots(squeeze=False)[1]
-    return figures.similarity_densities({"": SIMILARITIES}, axes).flat[0]
+    return figures.similarity_densities({"": SIMILARITIES}).flat[0]
 
 
 @example
@@ -146,11 +143,13 @@ def block_norms():
 
 
 @example
-def block_maps():
-    maps = np.stack(
-        [grid_norms(1, share=0.03 * (block > 2), seed=block)[0] * (block + 1) for block in range(5)]
-    )
-    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1])
+def block_strips():
+    rng = np.random.default_rng(0)
+    strips = {
+        "one": np.stack([grid_norms(1, share=0.03, seed=i)[0] * i for i in range(1, 5)]),
+        LONG[2]: rng.uniform(5, 6, (7, 3, 3)),
+    }
+    return figures.block_strips(strips)[0]
 
 
 @example
@@ -163,7 +162,8 @@ def onset_histogram():
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
     thresholds = {"paper's test: > 0.6": [0.6, 0.6, 0.6], "our test: > 0.7": [None, None, 0.7]}
-    return figures.forest(values, thresholds, plt.subplots(figsize=(7, 3))[1])
+    ax = plt.subplots(figsize=(7, 3))[1]
+    return figures.forest(values, thresholds, ax, "outlier images (share of images)")
 
 
 @example
@@ -231,15 +231,17 @@ def twin_maps():
 
 
 @example
-def found_boxes():
-    image = np.random.default_rng(0).integers(60, 200, (40, 80, 3), dtype=np.uint8)
-    truth = np.array([[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], dtype=np.float32)
+def box_rows():
+    images = list(np.random.default_rng(0).integers(60, 200, (2, 40, 80, 3), dtype=np.uint8))
+    truth = [[[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], []]
     found = {
-        "without a register": torch.tensor([0.25, 0.25, 0.5, 0.75]),
-        "with one": [0.0, 0.5, 0.75, 1.0],
+        "one.a": {"LOST": torch.tensor([[0.25, 0.25, 0.5, 0.75], [0, 0, 1, 1]])},
+        LONG[0]: {
+            "without a register": torch.tensor([[0.25, 0.25, 0.5, 0.75], [0, 0, 0.5, 0.5]]),
+            "with one": [[0.0, 0.5, 0.75, 1.0], [0.1, 0.1, 0.6, 0.6]],
+        },
     }
-    ax = plt.subplots(figsize=(7, 3.6))[1]
-    return maps_module.found_boxes(image, truth, found, ax)
+    return figures.box_rows(images, truth, found)
 
 
 @example
@@ -254,16 +256,17 @@ def panels():
         }
         for row in range(2)
     ]
-    axes = plt.subplots(2, 4, figsize=(7, 3))[1]
-    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2])
+    return figures.panels(rows, norms=["norm"], labels=LONG[:2])
 
 
 @example
-def sweep():
-    table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
-    ax = plt.subplots()[1]
-    names = "CorLoc (%)", "patches", "model"
-    return comparisons.sweep(table, LONG[:2], (25, 50, 100), ax, *names)
+def heat_maps():
+    tables = {
+        f"{LONG[0]}, without": torch.tensor([[12.34, 100, 0], [56, torch.nan, 3.21]]).double(),
+        f"{LONG[0]}, with": np.array([[0, 80.0, -1e-9], [1, 2, 3]]),
+        "blind": np.full((2, 3), np.nan),
+    }
+    return figures.heat_maps(tables, LONG[:2], [25, 50, 100], "CorLoc (%)", "patches")
 
 
 @example
@@ -280,7 +283,7 @@ def verdict_table():
 @example
 def share_maps():
     shares = {LONG[0]: np.eye(4), LONG[2]: np.linspace(0, 1, 16).reshape(4, 4)}
-    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1])
+    return figures.share_maps(shares, columns=2)
 
 
 @example
@@ -309,16 +312,6 @@ PICTURES = list(DRAWN)
 
 
 @example
-def box_rows():
-    images, truth = [np.zeros((20, 10, 3), dtype=np.uint8)] * 2, [[[0, 0, 0.5, 0.5]], []]
-    found = {
-        model: {"LOST": np.full((2, 4), x) + [[0], [0.1]]}
-        for model, x in (("one.a", 0.1), ("two", 0.5))
-    }
-    return figures.box_rows(images, truth, found, figures.rows(2, 2))
-
-
-@example
 def responses():
     curves = {"a": figures.curve(estimates(1, 2)), "b": figures.curve(estimates(0, 4), [0, 5])}
     given = {"one": curves, "other": {"a": figures.curve(iter(estimates(7)))}}
@@ -333,35 +326,10 @@ def block_curves():
 
 
 @example
-def heat_maps():
-    tables = {
-        "vit.one, without": torch.tensor([[10, 20, torch.nan]]),
-        "vit.one, with": np.array([[0, 80.0, -1e-9]]),
-        "blind": np.full((1, 3), np.nan),
-    }
-    return figures.heat_maps(tables, ["keys"], [-3, -2, -1], "CorLoc (%)", "block")
-
-
-@example
-def block_strips():
-    rng = np.random.default_rng(0)
-    strips = {"one": rng.uniform(1, 2, (4, 3, 3)), "two": rng.uniform(5, 90, (7, 3, 3))}
-    figure = plt.figure(figsize=(7, 1), layout="constrained")
-    return figures.block_strips(strips, figure, columns=5)[0]
-
-
-@example
-def model_maps():
-    rng = np.random.default_rng(0)
-    maps = {model: tuple(rng.uniform(1, 2, (2, 2, 4, 4))) for model in ("small", "large")}
-    return figures.model_maps(rng.uniform(size=(2, 8, 8, 3)), maps, figures.rows(4, 3))
-
-
-@example
 def map_rows():
     images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     maps = {"small": {"norm": np.arange(8.0).reshape(2, 2, 2)}, "large": {"norm": np.eye(2)[None]}}
-    return figures.map_rows(images[:1], maps, 1.4, 0.4)
+    return figures.map_rows(images[:1], maps)
 
 
 # ---- All of them
@@ -370,8 +338,8 @@ def map_rows():
 def test_a_wrapped_title_has_the_short_name_of_its_model():
     tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
     shares = dict.fromkeys((f"{tiny}, as it is", "control-content, rolled", tiny), np.zeros((2, 2)))
-    axes = figures.share_maps(shares, plt.subplots(1, 3)[1])
-    titles = [ax.get_title().replace("\n", " ") for ax in axes]
+    axes = figures.share_maps(shares)
+    titles = [ax.get_title().replace("\n", " ") for ax in axes.flat]
     assert titles == ["ViT-Ti (AugReg), as it is", "content (reference), rolled", "ViT-Ti (AugReg)"]
 
 
@@ -422,7 +390,7 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     assert min(box.x0, box.y0) >= 0 and box.x1 <= width + 0.02 and box.y1 <= height + 0.02
     if name == "marked_patches":
         return
-    wide = np.ndim(axes) > 0 or name in ("found_boxes", "verdict_table")
+    wide = np.ndim(axes) > 0 or name == "verdict_table"
     assert width <= WIDE if wide else width == WIDTH
     if not wide:
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
@@ -464,10 +432,10 @@ def test_verdicts_are_told_apart_by_shape_and_colour():
 
 
 @pytest.mark.parametrize("columns", [3, 4, 24])
-def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
+def test_numbers_of_a_heat_map_fit_their_cells_and_stand_out(columns):
     table = np.linspace(0, 0.98, 3 * columns).reshape(3, -1)
     with plt.rc_context(figures.STYLE):
-        ax = comparisons.sweep(table, ["q", "k", "v"], range(columns), plt.subplots()[1])
+        ax = figures.heat_maps({"": table}, ["q", "k", "v"], range(columns)).flat[0]
         ax.figure.draw_without_rendering()
     for text, colour in zip(ax.texts, ax.collections[0].get_facecolors(), strict=True):
         middle = np.array(text.get_position())
@@ -484,7 +452,7 @@ def test_titles_of_columns_do_not_overlap():
     titles = ["norm\noriginal model", long, "norm\nempty token appended", long + " again"]
     maps = {"one": {title: np.eye(4)[None] for title in titles}}
     with plt.rc_context(figures.STYLE):
-        axes = figures.map_rows([Image.new("RGB", (8, 8))], maps, 1.3, 0.4)
+        axes = figures.map_rows([Image.new("RGB", (8, 8))], maps, 1.3)
         axes[0, 0].figure.canvas.draw()
     boxes = [ax.title.get_window_extent() for ax in axes[0]]
     assert not any(one.x1 > other.x0 for one, other in itertools.pairwise(boxes))
@@ -495,7 +463,7 @@ def test_images_sorted_by_their_number():
     """As many points as images: the curve is the sorted numbers, without those that are nan."""
     one = torch.rand(21, generator=torch.Generator().manual_seed(0))
     shares = {"one": one, "two": torch.tensor([torch.nan, 0, 1, 0.5]).double()}
-    ax = figures.sorted_images(shares, plt.subplots()[1], "share", reference=0.5, points=21)
+    ax = figures.sorted_images(shares, ylabel="share", reference=0.5, points=21)
     first, second, reference = shown(ax)["lines"]
     assert first["x"] == pytest.approx(np.linspace(0, 100, 21))
     assert first["y"] == pytest.approx(sorted(one.tolist()), rel=1e-5)
@@ -506,10 +474,9 @@ def test_images_sorted_by_their_number():
 # ---- Edges
 
 
-@pytest.mark.parametrize("draw", [figures.response, figures.forest, figures.compared])
+@pytest.mark.parametrize("draw", [figures.response, figures.compared])
 def test_an_empty_plot_is_a_sentence(draw):
-    ax = plt.subplots()[1]
-    ax = draw([], {}, ax) if draw is figures.forest else draw({}, ax)
+    ax = draw({}, plt.subplots()[1])
     assert not ax.axison and ax.texts[0].get_text().startswith("There is nothing to draw")
 
 
@@ -517,7 +484,7 @@ def test_many_models_make_a_figure_taller():
     values = [measured(f"{LONG[0]}_{i}", i / 30) for i in range(30)]
     with plt.rc_context(figures.STYLE):
         drawn = [
-            figures.forest(values, {}, plt.subplots()[1]),
+            figures.forest(values, {}, plt.subplots()[1], "share"),
             figures.compared({"normal token": values, "outlier": values}, plt.subplots()[1]),
         ]
         for ax in drawn:
@@ -541,19 +508,16 @@ def test_settings_are_compared_as_models_are():
 def test_single_trainings_are_dots_beside_their_mean():
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
     value = Value("x", "m", None, 3.0, 0.0, 9.0, 3, over="trainings", trainings=each)
-    ax = figures.forest([value], {}, plt.subplots()[1])
+    ax = figures.forest([value], {}, plt.subplots()[1], "x")
     dots = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "."]
     assert [tuple(dot) for dot in dots] == [(1, 0), (2, 0), (6, 0)]
 
 
-def test_axes_of_several_quantities_and_groups_of_other_models_are_refused():
-    one, other = measured("a", 0.5, name="auc"), measured("b", 0.7, name="norm_ratio")
-    ax = plt.subplots()[1]
+def test_groups_of_other_models_are_refused():
+    one, other = measured("a", 0.5), measured("b", 0.7)
     for groups in ({"k": [one, None], "v": [other, None]}, {"k": [one, other], "v": [one]}):
         with pytest.raises(ValueError):
-            figures.compared(groups, ax)
-    with pytest.raises(ValueError, match="auc"):
-        figures.forest([one, other], {}, ax)
+            figures.compared(groups, plt.subplots()[1])
 
 
 def test_a_reference_empty_groups_and_ticks():
@@ -568,23 +532,21 @@ def test_a_reference_empty_groups_and_ticks():
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
     both = figures.norm_histograms({LONG[0]: {"with": [1.0, 2.0]}, "b": {"with": [3.0]}})
     assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
-    ax = maps_module.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
+    found = {"one": {"LOST": [[0, 0, 1, 1]]}}
+    ax = figures.box_rows([np.zeros((4, 4, 3))], [[]], found).flat[0]
     assert names(ax) == ["LOST"] and len(ax.patches) == 1
 
 
 def test_a_name_is_shown_in_short_and_given_whole():
     axes = DRAWN["share_maps"]()
-    assert axes[0].get_title() == SHORT[0]
+    assert axes.flat[0].get_title() == SHORT[0]
     assert shown(axes)[0]["axis"]["title"].replace("\n", "") == LONG[0]
 
 
-def test_numbers_of_points_pictures_and_long_arrays():
+def test_numbers_of_pictures_and_long_arrays():
     """No colour bar has numbers of its own."""
-    _, (one, other) = plt.subplots(1, 2)
-    one.scatter([1, 2], [3, 4])
-    figures.block_maps([np.eye(20)], np.array([other]))
-    points, picture = figures.drawn(one.figure)
-    assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
+    figures.block_strips({"one": [np.eye(20)]})
+    picture, *_ = figures.drawn(plt.gcf())
     assert picture["images"] == [summary(np.eye(20))]
     assert picture["images"][0]["shape"] == "20x20" and picture["images"][0]["mean"] == 0.05
 

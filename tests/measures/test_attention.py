@@ -6,7 +6,6 @@ from scipy import stats
 from sklearn.metrics import jaccard_score
 
 from helpers.measures.attention import (
-    concentration,
     given_by_most,
     iou,
     mass,
@@ -14,6 +13,7 @@ from helpers.measures.attention import (
     roughness,
     top_agreement,
     top_patches,
+    top_share,
     update_rank,
     value_ratio,
     with_sink,
@@ -150,15 +150,12 @@ def test_what_a_sink_writes():
     assert all(x[0, 4].isnan() for x in found.values())  # no sink
 
 
-def test_concentration_of_what_is_received():
+def test_the_share_of_those_that_receive_most():
     shares = torch.full((200,), 0.5 / 197)
     shares[[3, 5, 7]] = torch.tensor([0.3, 0.15, 0.05])
-    found = concentration(torch.stack([shares, torch.ones(200)]))
-    np.testing.assert_allclose(found["top"], [0.45, 0.01], rtol=1e-5)  # of two tokens
-    assert concentration(shares, 0.02)["top"] == pytest.approx(0.5 + 0.5 / 197)  # of four
-    np.testing.assert_allclose(found["peak"], [0.3 / (0.5 / 197), 1], rtol=1e-5)
-    own = 0.5 * np.log(197 / 0.5) - sum(x * np.log(x) for x in (0.3, 0.15, 0.05))
-    np.testing.assert_allclose(found["entropy"], [own, np.log(200)], rtol=1e-5)
+    found = top_share(torch.stack([shares, torch.ones(200)]), 0.01)
+    np.testing.assert_allclose(found, [0.45, 0.01], rtol=1e-5)  # of two tokens
+    assert top_share(shares, 0.02) == pytest.approx(0.5 + 0.5 / 197)  # of four
 
 
 def test_an_image_has_a_sink_where_any_head_of_any_block_has():

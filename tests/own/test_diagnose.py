@@ -156,10 +156,10 @@ def test_what_is_counted():
     )
     assert found.place.grey.value == 2 and found.place.usual.value == 1
     shown = found.pictures[0]
-    torch.testing.assert_close(shown["norm\nbefore"].flatten(), norms[1])
+    torch.testing.assert_close(shown["norm"]["before"].flatten(), norms[1])
     attention = capture(backbone, images.select([1]), [ClsAttention(-1)])["cls_attention"]
     of_patches = backbone.layout.patch_tokens(attention.squeeze(), dim=-1)
-    torch.testing.assert_close(shown["attention\nbefore"].flatten(), of_patches)
+    torch.testing.assert_close(shown["attention"]["before"].flatten(), of_patches)
     assert len(found.pictures) == 3 == len(found.neurons)
     assert shown["image"].shape == (64, 64, 3) and shown["image"][:, :24].amax() == 0
 
@@ -246,7 +246,7 @@ def test_as_many_places_are_usual_as_an_image_has_outliers():
 def test_a_model_without_cls_has_no_maps_of_its_attention():
     found = diagnose(zoo.build("pooled"), pictures("lrlr"))
     assert "[CLS] attention" in found.left_out
-    assert {key.partition("\n")[0] for key in found.pictures[0]} == {"image", "norm", "received"}
+    assert found.pictures[0].keys() == {"image", "norm", "received"}
 
 
 def test_a_model_to_which_no_token_can_be_added():
@@ -323,8 +323,6 @@ def test_the_attention_on_outliers_is_that_of_the_matrix():
     expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
     assert found.sinks.received["outliers"][2].value == pytest.approx(expected.item(), rel=1e-5)
     assert 0.01 < expected < 0.4
-    top = matrix.mean(2).topk(1).values.mean()  # 1 % of 17 tokens is one
-    assert found.sinks.concentration["top"][2].value == pytest.approx(top.item(), rel=1e-5)
     # Before and after, on the images that were not searched; the moved model has a token more.
     assert found.moved and found.states["set to zero"].received is None
     for name, units in {"before": None, "moved": found.moved}.items():

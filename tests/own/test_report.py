@@ -11,9 +11,9 @@ import torch
 from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import Estimate
-from helpers.own import Diagnosis, advice, draw, page, pictures, to_json
+from helpers.own import Diagnosis, advice, page, pictures, to_json
 from helpers.own.diagnosis import FoundSinks, Neuron, Place, State
-from helpers.own.report import RULES, _number
+from helpers.own.report import RULES, _number, draw
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
 
@@ -53,7 +53,7 @@ WITH = Diagnosis(
     neurons=[Neuron(RegisterNeuron(1, 2, *[1.0] * 5), fires(of(2.0)), (1, 9), fires(of(1e5)))],
     moved=[RegisterNeuron(1, 2, *[1.0] * 5), RegisterNeuron(3, 4, *[1.0] * 5)],
     states=STATES,
-    pictures=[{"image": PICTURE, "norm\nbefore": GRID, "norm\nmoved": GRID}] * 2,
+    pictures=[{"image": PICTURE, "norm": {"before": GRID, "moved": GRID}}] * 2,
 )
 WITHOUT = replace(
     WITH,
@@ -65,7 +65,7 @@ WITHOUT = replace(
     neurons=[],
     moved=[],
     states={},
-    pictures=[{"image": PICTURE, "norm\n": GRID, "attention\n": GRID}] * 2,
+    pictures=[{"image": PICTURE, "norm": {"": GRID}, "attention": {"": GRID}}] * 2,
 )
 SINKS = FoundSinks(
     patches=of(0.6, 20),
@@ -77,7 +77,6 @@ SINKS = FoundSinks(
     other=of(0.0),
     block=1,
     received={"[CLS]": [of(0.5)], "other patches": [of(0.5)]},
-    concentration={"top": [of(0.3)], "peak": [of(9.0)], "entropy": [of(2.0)]},
 )
 
 
