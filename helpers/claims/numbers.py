@@ -97,7 +97,27 @@ def renewed(path: Path, numbers: Mapping) -> str:
     fresh = stored | {part: numbers[part] for part in moved}
     if "values" in moved:
         fresh.pop(SAME, None)
+    elif "figures" in moved:
+        fresh["figures"] = _showing(stored["values"], numbers["values"], numbers["figures"])
     return text(fresh)
+
+
+def _showing(stored: Mapping, fresh: Mapping, figures: list) -> list:
+    """Figures that show the stored values in place of fresh ones, which may differ by rounding: on
+    a machine that gives the stored values, nothing would explain other figures.
+    """
+    before = dict(_flat(stored))
+    pairs = [(before.get(path), number) for path, number in _flat(fresh)]
+
+    def shown(node: object) -> object:
+        if isinstance(node, Mapping):
+            return {key: shown(part) for key, part in node.items()}
+        if isinstance(node, list):
+            return [shown(part) for part in node]
+        known = (a for a, b in pairs if _are_numbers(a, b, node) and _near(b, node))
+        return next(known, node)
+
+    return shown(figures)
 
 
 def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
@@ -119,7 +139,7 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     old, new = _groups(stored), _groups(fresh)
     spread = stored.get("spread", {})
     deviations: list[Deviation] = []
-    moved: list[tuple[float, float]] = []  # numbers that differ for a reason of their own
+    moved: list[tuple[float, float]] = []  # numbers that differ, and may
     for place in {**old, **new}:
         one, other = old.get(place, {}), new.get(place, {})
         is_value, is_figure = (place.startswith(part) for part in ("values/", "figures/"))
@@ -143,7 +163,7 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
             difference = _decades(a, b) if is_p and key == "value" else abs(b - a)
             if difference:
                 deviations.append(Deviation(path, a, b, tolerance, difference / tolerance))
-            if plain < difference <= tolerance:
+            if difference <= tolerance:
                 moved.append((a, b))
     return sorted(deviations, key=lambda deviation: -deviation.ratio)
 

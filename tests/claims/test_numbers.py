@@ -237,3 +237,12 @@ def test_renewed_numbers_keep_the_parts_that_did_not_move_and_the_measured_sprea
         assert (numbers.SAME in renewed) == is_same
     path.unlink()
     assert json.loads(numbers.renewed(path, of())) == of()
+
+
+def test_renewed_figures_show_the_values_that_are_stored(tmp_path):
+    path = numbers.beside(tmp_path / "aa1-first.ipynb")
+    value = {"value": 1, "low": 0.5, "high": 1.5}
+    stored, fresh = of({"x": value}, [{"x": [1]}]), of({"x": value | {"value": 1.0002}})
+    path.write_text(numbers.text(stored))
+    fresh["figures"] = [[{"x": [1.0002, 7]}]]
+    assert json.loads(numbers.renewed(path, fresh)) == stored | {"figures": [[{"x": [1, 7]}]]}
