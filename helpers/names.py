@@ -28,8 +28,6 @@ _FAMILIES = {
     "deit": "DeiT",
     "deit3": "DeiT-III",
     "eva02": "EVA-02",
-    "beit": "BEiT",
-    "beitv2": "BEiT v2",
 }
 # The name of a kind of pretraining as its tag begins; the first that fits.
 _TAGS = {

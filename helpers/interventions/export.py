@@ -90,7 +90,6 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
-    backbone.layout.require_free()
     if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use model_with_test_time_registers")
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
