@@ -16,10 +16,10 @@ from helpers.interventions import test_time_registers as registers_of
 from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 
 every = models(
-    "small", "registers", "swiglu", "pooled", "layerscale", "qk-norm", "open_clip", "dinov3-reg4",
-    "eva02", "pe", "rope-mixed", "shared-keys",
+    "small", "registers", "swiglu", "pooled", "layerscale", "qk-norm", "dinov3-reg4", "eva02",
+    "rope-mixed", "shared-keys",
 )  # fmt: skip
-one_each = models("registers", "swiglu", "open_clip")
+one_each = models("registers", "swiglu")
 vit = models("small")
 NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
 
@@ -122,6 +122,12 @@ def test_export_keeps_timms_methods(backbone):
     assert model(x).shape == (3, 3)
     model.requires_grad_(True)(x).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+@models("open_clip", "pe")
+def test_other_models_are_refused(backbone):
+    with pytest.raises(ValueError, match="test_time_registers"):
+        model_with_test_time_registers(backbone, NEURONS)
 
 
 def test_what_is_not_rebuilt_is_known_before_it_is_written():

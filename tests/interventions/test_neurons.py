@@ -278,7 +278,6 @@ def test_conditions_of_a_shift(scenes, monkeypatch):
     """What each appends, that it clears the patches or leaves them, and that it is what it says."""
     name = "control-position"
     backbone, own = load_backbone(name), [(PLANTED_BLOCK[name], REGISTER_NEURON)]
-    conditions = shift_conditions({name: own}, {name: [*own, (4, 9)]}, seed=2)
     high, appended, of, given = {}, {}, {}, []
     for kind in (module.test_time_registers, module.ablated_neurons):
         signature = inspect.signature(kind)
@@ -290,6 +289,7 @@ def test_conditions_of_a_shift(scenes, monkeypatch):
             return kind(*args, **options)
 
         monkeypatch.setattr(module, kind.__name__, told)
+    conditions = shift_conditions({name: own}, {name: [*own, (4, 9)]}, seed=2)
     for condition, change in conditions.items():
         with change(backbone):
             high[condition] = bool((largest(backbone, scenes)[0] > 6).any())

@@ -109,7 +109,7 @@ def test_edited_files_give_what_the_intervention_gives(tmp_path, kind):
     """With LayerScale, gated MLPs, a norm before the blocks and epsilons of their own."""
     backbone = load_backbone(named(tmp_path, kind))
     neurons, new = [(1, 3), (0, 5)], tmp_path / "new"
-    found = write_model(backbone, neurons, new, pixels(), count=2, graph=False)
+    found = write_model(backbone, neurons, new, pixels(), count=2)
     assert found["difference"] < 1e-5 * backbone(pixels()).abs().max() < found["change"]
 
 
