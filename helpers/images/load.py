@@ -436,12 +436,7 @@ def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
     """A split on the hub; of a large one the `n` rows with the smallest digests alone."""
     import datasets
 
-    *owner, split = rest.split("/")
-    repository = "/".join(owner)
-    if len(owner) != 2:
-        repository, splits = rest, datasets.get_dataset_split_names(rest)
-        known = [split for split in ("validation", "test", "train") if split in splits]
-        split = (known or splits)[0]
+    repository, _, split = rest.rpartition("/")
     builder = datasets.load_dataset_builder(repository)
     files = builder.config.data_files or {}
     if split not in files:

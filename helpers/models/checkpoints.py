@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from helpers.models import converted, modeling, open_clip_family
 from helpers.models.backbone import Backbone
-from helpers.models.family import Framing, Size, loading, located, parts_of, require_real, saved_in
+from helpers.models.family import Framing, Size, loading, parts_of, require_real, saved_in
 from helpers.models.timm_family import KINDS, create, require_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
@@ -55,7 +55,7 @@ def load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'local-dir:PATH' or 'hf-hub:OWNER/NAME', which timm saved, or a folder that `edit` wrote."""
     if name.startswith(HUB):
         return create(name, name, pretrained, framing)
-    folder = located(name.removeprefix(FOLDER)).resolve()
+    folder = Path(name.removeprefix(FOLDER)).expanduser().resolve()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if {"arguments", "neurons"} <= config.keys():
         return _edited(name, folder, config, pretrained, framing)
@@ -100,7 +100,7 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         require_plain(arch)
     if not pretrained:
         return fill(name, arch, None, framing)
-    if not (place := located(path)).is_file():
+    if not (place := Path(path).expanduser()).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
     with loading(name):
         every = _weights_in(saved_in(place))

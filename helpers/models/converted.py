@@ -30,7 +30,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Framing, loading, located, require_real, saved_in
+from helpers.models.family import Framing, loading, require_real, saved_in
 from helpers.models.timm_family import wrap_at
 from helpers.settings import check_choice
 
@@ -243,7 +243,7 @@ def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
 def _file(name: str, filename: str) -> Path | None:
     """The file of that name in the folder or the repository; None where there is none."""
     path = name.removeprefix(PREFIX)
-    if (folder := located(path)).is_dir():
+    if (folder := Path(path).expanduser()).is_dir():
         return folder / filename if (folder / filename).is_file() else None
     try:
         return Path(hf_hub_download(path, filename))
