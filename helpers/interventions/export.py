@@ -45,7 +45,7 @@ def model_with_test_time_registers(
     shares = shares_of(backbone, neurons, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
-    moved = {paths[exported.neurons(block)]: own for block, own in shares.items()}
+    moved = {paths[exported.neurons(block)]: [*own] for block, own in shares.items()}
     return modeling.add_registers(exported.model, count, moved, clear)
 
 
