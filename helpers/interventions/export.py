@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from safetensors.torch import save
 from timm.layers import GELUTanh, GluMlp, QuickGELU
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from helpers.interventions.neurons import Neurons, shares_of, test_time_registers
 from helpers.models import Backbone, modeling
-from helpers.models.family import nameless
+from helpers.models.family import loading, nameless
 
 ACTIVATIONS = {
     nn.GELU: "gelu", nn.ReLU: "relu", nn.SiLU: "silu", GELUTanh: "gelu_tanh",
@@ -36,7 +35,7 @@ def model_with_test_time_registers(
     without registers refuses its state dict, strict or not. ValueError where an intervention is
     active, and for a model that is no VisionTransformer or Eva of timm or pools its prefix tokens.
     """
-    if odd := _odd(backbone.model):
+    if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use test_time_registers")
     if any(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
@@ -69,8 +68,6 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
-    if odd := unwritable(backbone):
-        raise ValueError(f"'{backbone.name}' {odd}; use test_time_registers")
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()
@@ -113,7 +110,8 @@ def write_model(
         new = Path(temporary)
         for file, content in contents.items():
             (new / file).write_bytes(content)
-        again = _loaded(new)
+        with loading(name):
+            again = _loaded(new)
         for file in [*new.iterdir()]:
             if file.is_file():
                 file.replace(folder / file.name)
@@ -124,25 +122,11 @@ def write_model(
 
 
 def unwritable(backbone: Backbone) -> str:
-    """Why `write_model` refuses the model, as the end of a sentence; '' where it does not."""
-    if odd := _odd(backbone.model):
-        return odd
-    try:
-        with torch.device("meta"):  # without memory
-            again = modeling.made(*_architecture(backbone.model))
-    except Exception as error:  # of the kinds of timm's errors there is no end
-        return f"is not rebuilt from its architecture ({error})"
-    ours, theirs = (
-        {key: tuple(x.shape) for key, x in model.state_dict().items()}
-        for model in (backbone.model, again)
-    )
-    differs = (x for x in sorted(ours.keys() | theirs.keys()) if ours.get(x) != theirs.get(x))
-    odd = next(differs, "")
-    return f"is not rebuilt from its architecture ({odd} differs)" if odd else ""
+    """Why registers cannot stand among the prefix tokens, as the end of a sentence; '' if they can.
 
-
-def _odd(model: nn.Module) -> str:
-    """Why registers cannot stand among the prefix tokens, as a sentence's end; '' if they can."""
+    Nor does `write_model` write such a model.
+    """
+    model = backbone.model
     if type(model) not in (VisionTransformer, Eva):
         library = type(model).__module__.partition(".")[0]
         if library == "open_clip":  # which the files would need
