@@ -121,10 +121,8 @@ def _plan(
     if not images:
         raise ValueError("no images; give at least 1")
     plan = [(reducer, _indices(backbone, reducer)) for reducer in reducers]
-    for reducer, blocks in plan:
+    for reducer, _ in plan:
         reducer.check(images, backbone.layout)
-        for block in blocks:
-            backbone.require(reducer.point, block)
     return plan
 
 

@@ -47,7 +47,6 @@ class Reducer:
 
     point: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
-    needs_cls: ClassVar[bool] = False
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> Kept:
@@ -55,9 +54,7 @@ class Reducer:
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
-        """Raise ValueError where this cannot be had of so many images with this layout."""
-        if self.needs_cls and not layout.cls:
-            raise ValueError(f"{type(self).__name__} needs a [CLS] token, and this model has none")
+        """Raise ValueError where this would be of other images or tokens than is meant."""
 
     def of(self, start: int, stop: int) -> "Reducer":
         """The reducer for the images from `start` to before `stop`."""
@@ -134,7 +131,6 @@ class ClsAttention(OfHeads):
     """'cls_attention' (image, block[, head], token): the row of [CLS]. It sums to one."""
 
     keys = ("cls_attention",)
-    needs_cls = True
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         return (self.of_heads(x.cls_row(layout)),)
@@ -261,7 +257,6 @@ class Pooled(LastBlock):
 
     norm: bool = True
     keys = ("cls", "patch_mean", "registers")
-    needs_cls = True
 
     def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
@@ -281,7 +276,6 @@ class ClsTokens(Reducer):
     blocks: Blocks = "all"
     point = "residual"
     keys = ("cls_tokens",)
-    needs_cls = True
 
     def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (layout.cls_token(x),)
@@ -379,7 +373,6 @@ class ClsParts(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("cls_parts", "cls_mass", "cls_total")
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         weights = x.attention.cls_row(layout)[:, :, None]
@@ -401,7 +394,6 @@ class ClsRenormalised(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("cls_renormalised",)
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         logits = x.attention.cls_logits(layout)[:, :, None]
@@ -420,7 +412,6 @@ class PatchContributions(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("contribution_norms", "contribution_cosines")
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         row = x.attention.cls_row(layout)
@@ -533,9 +524,6 @@ class RandomPatches(Reducer):
     count: int
     seed: int = 0
     first: int = 0  # image of those that are seen
-
-    def check(self, images: int, layout: TokenLayout) -> None:
-        self.places(images, layout)
 
     def of(self, start: int, stop: int) -> Reducer:
         return replace(self, first=self.first + start)

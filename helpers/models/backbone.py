@@ -254,10 +254,6 @@ class Backbone(ABC):
                 return on_output(self.model, see)
         raise ValueError(f"unknown point '{point}'")
 
-    def require(self, point: str, block: int) -> None:
-        """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
-        self.watch(point, block, lambda _: None).remove()
-
     def require_attention(self, block: int) -> None:
         """Raise ValueError where attention is no softmax of one product of queries and keys."""
         layers = self.blocks[block]
