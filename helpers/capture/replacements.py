@@ -357,8 +357,7 @@ def _by_kind(
     return dict(zip(places, kept.split(widths, dim=2), strict=True))
 
 
-# Massive activations
-# --------------------------------------------------------------------------------------------------
+# ---- Massive activations
 
 
 class Massive(NamedTuple):
@@ -427,8 +426,7 @@ def _massive_of(captured: Captured, onset: int, seed: int) -> Massive:
     return Massive(onset, channels, mean[channels].tolist(), sorted(others.tolist()))
 
 
-# Register neurons moved
-# --------------------------------------------------------------------------------------------------
+# ---- Register neurons moved
 
 READ = {"feature": "cls", "central": "central", "highest": "outlier"}
 # A token may hold nothing of its image. What is left after large parts have cancelled is rounding.

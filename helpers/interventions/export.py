@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 def model_with_test_time_registers(
-    backbone: Backbone, neurons: Neurons, count: int = 1, clear: str = "patches", seed: int = 0
+    backbone: Backbone, neurons: Neurons, count: int = 1, seed: int = 0
 ) -> nn.Module:
     """A copy of the model that has test-time registers for good, as plain torch of the same class.
 
@@ -41,11 +41,11 @@ def model_with_test_time_registers(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
     ):
         raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention")
-    shares = shares_of(backbone, neurons, count, clear, seed)
+    shares = shares_of(backbone, neurons, count, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
     moved = {paths[exported.neurons(block)]: [*own] for block, own in shares.items()}
-    return modeling.add_registers(exported.model, count, moved, clear)
+    return modeling.add_registers(exported.model, count, moved)
 
 
 def write_model(
@@ -55,7 +55,6 @@ def write_model(
     pixels: Float[Tensor, "image 3 height width"],
     *,
     count: int = 1,
-    clear: str = "patches",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone.
@@ -68,11 +67,11 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
-    model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
+    model = model_with_test_time_registers(backbone, neurons, count, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()
     plain = backbone(pixels)
-    with test_time_registers(backbone, neurons, count, clear=clear, seed=seed):
+    with test_time_registers(backbone, neurons, count, seed=seed):
         expected = backbone(pixels)
     moved = {
         path: [layer.units.tolist(), layer.owners.tolist()]
@@ -88,7 +87,6 @@ def write_model(
         "arguments": arguments,
         "registers": count,
         "neurons": moved,
-        "clear": clear,
         "input_size": [3, *backbone.image_size],
         "mean": mean,
         "std": std,

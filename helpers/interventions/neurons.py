@@ -93,8 +93,9 @@ def test_time_registers(
         shared: all neurons of a block take the one value of largest magnitude among them, as in the
             authors' code; unless given each takes its own, which is their text.
     """
+    check_choice("clear", clear, CLEARS)
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
-    shares = shares_of(backbone, neurons, count, clear, seed)
+    shares = shares_of(backbone, neurons, count, seed)
 
     def shifted(
         x: Float[Tensor, "image token hidden"], share: tuple[list[int], list[int]]
@@ -240,12 +241,11 @@ def where_given(
 
 
 def shares_of(
-    backbone: Backbone, neurons: Neurons, count: int, clear: str, seed: int
+    backbone: Backbone, neurons: Neurons, count: int, seed: int
 ) -> dict[int, tuple[list[int], list[int]]]:
     """Block -> its units, and which of the `count` tokens each moves to."""
     if count < 1:
         raise ValueError(f"neurons cannot move to {count} tokens")
-    check_choice("clear", clear, CLEARS)
     owners = iter((np.random.default_rng(seed).permutation(len(neurons)) % count).tolist())
     by_block = units_by_block(backbone, neurons)
     return {block: (units, list(islice(owners, len(units)))) for block, units in by_block.items()}

@@ -48,7 +48,6 @@ ADAPTER = re.compile(r"\b(base_layer|modules_to_save|(lora|ia3|hada|lokr|vera|b?
 
 
 # ---- What timm saved
-# --------------------------------------------------------------------------------------------------
 
 
 def load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -81,7 +80,6 @@ def _edited(
 
 
 # ---- A file of weights
-# --------------------------------------------------------------------------------------------------
 
 
 def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -229,7 +227,6 @@ def _size_of(name: str, patches: int, embed: nn.Module, wanted: Size | None) -> 
 
 
 # ---- Modules
-# --------------------------------------------------------------------------------------------------
 
 
 def view_of(module: nn.Module) -> nn.Module:

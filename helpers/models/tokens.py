@@ -84,7 +84,8 @@ class TokenLayout:
 
     def cls_token(self, x: Tensor, dim: int = -2) -> Tensor:
         """The [CLS] token of `x`, with `dim` removed. Raises ValueError for a model without one."""
-        self.require_cls()
+        if not self.cls:
+            raise ValueError("this model has no [CLS] token (it pools its patches)")
         return self._checked(x, dim).select(dim, 0)
 
     def register_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
@@ -115,11 +116,6 @@ class TokenLayout:
     def with_kept(self, count: int) -> "TokenLayout":
         """The layout after all but `count` patches were removed."""
         return replace(self, kept=count)
-
-    def require_cls(self) -> None:
-        """Raise ValueError where there is no [CLS] token, so that no patch is read in its place."""
-        if not self.cls:
-            raise ValueError("this model has no [CLS] token (it pools its patches)")
 
     def _checked(self, x: Tensor, dim: int) -> Tensor:
         if x.shape[dim] != self.tokens:

@@ -36,11 +36,11 @@ def inside(backbone, x, *arguments, **options):
 
 
 @every
-@pytest.mark.parametrize("count, clear", [(1, "patches"), (3, "all")])
-def test_export(backbone, count, clear):
+@pytest.mark.parametrize("count", [1, 3])
+def test_export(backbone, count):
     x = pixels(backbone)
-    plain, expected = backbone(x), inside(backbone, x, NEURONS, count, clear=clear, seed=4)
-    model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
+    plain, expected = backbone(x), inside(backbone, x, NEURONS, count, seed=4)
+    model = model_with_test_time_registers(backbone, NEURONS, count, 4)
     assert type(model) is type(backbone.model) and not model.training
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
     assert (
