@@ -122,25 +122,17 @@ def dropped_patches(
     if not 0 <= rate < 1:
         raise ValueError(f"rate {rate} is not in [0, 1)")
     check_choice("mode", mode, DROP_MODES)
-    layout, rng, drawn, left = backbone.layout, np.random.default_rng(seed), 0, dict[str, Tensor]()
-    kept = max(1, round((1 - rate) * layout.patches))
+    layout, rng = backbone.layout, np.random.default_rng(seed)
+    kept, chosen_of, left = max(1, round((1 - rate) * layout.patches)), [], dict[str, Tensor]()
     backbone.next_image = 0
 
-    def order() -> np.ndarray:
+    def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
+        now = slice(backbone.next_image, backbone.next_image + len(x))
         # One permutation an image: a single draw for the batch might not give the same numbers for
         # another batch size.
-        nonlocal drawn
-        drawn += 1
-        return rng.permutation(layout.patches)
-
-    def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
-        nonlocal rng, drawn
-        # Of images that passed before from the beginning: a generator does not go back.
-        if backbone.next_image < drawn:
-            rng, drawn = np.random.default_rng(seed), 0
-        while drawn < backbone.next_image:
-            order()
-        chosen = torch.from_numpy(np.stack([order() < kept for _ in x])).to(x.device)
+        while len(chosen_of) < now.stop:
+            chosen_of.append(rng.permutation(layout.patches) < kept)
+        chosen = torch.from_numpy(np.stack(chosen_of[now])).to(x.device)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(chosen)
         left["patches"] = chosen
