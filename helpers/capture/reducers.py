@@ -377,7 +377,7 @@ class ClsParts(Reducer):
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         weights = x.attention.cls_row(layout)[:, :, None]
         weights = weights * _attended(layout, weights.device)  # image, head, kind, token
-        parts = x.contribution(x.attention.weighted(weights))
+        parts = x.contribution(weights @ x.attention.v)
         rest = torch.stack([x.bias.expand(len(parts), -1), layout.cls_token(x.before)], dim=1)
         masses = weights.sum(dim=-1).mean(dim=1)
         return torch.cat([parts, rest], dim=1), masses, layout.cls_token(x.after)
@@ -399,7 +399,7 @@ class ClsRenormalised(Reducer):
         logits = x.attention.cls_logits(layout)[:, :, None]
         # Not by dividing the weights: a head may give a kind less than float32 can hold.
         weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
-        return (x.contribution(x.attention.weighted(weights.nan_to_num(0.0))),)
+        return (x.contribution(weights.nan_to_num(0.0) @ x.attention.v),)
 
 
 @dataclass(frozen=True)
@@ -415,7 +415,7 @@ class PatchContributions(Reducer):
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         row = x.attention.cls_row(layout)
-        total = x.contribution(x.attention.weighted(row[:, :, None])).mT
+        total = x.contribution(row[:, :, None] @ x.attention.v).mT
         patches = x.contribution(
             layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v)
         )

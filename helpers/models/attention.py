@@ -61,12 +61,6 @@ class Attention:
         """[CLS] query times every key, scaled: what goes into the softmax."""
         raise NotImplementedError
 
-    def weighted(
-        self, weights: Float[Tensor, "image head row token"]
-    ) -> Float[Tensor, "image head row dim"]:
-        """The sum of the values, each times its weight."""
-        return weights @ self.v
-
 
 class TimmAttention(Attention):
     """From the output of timm's `qkv` layer: (image, token, 3 x head x head_dim)."""
@@ -97,8 +91,8 @@ class TimmAttention(Attention):
 class TorchAttention(Attention):
     """From the input of `nn.MultiheadAttention`; hooks on its out_proj never fire.
 
-    The [CLS] row folds W_k into the [CLS] query (the key bias cancels in the softmax), and
-    `weighted` projects sums of tokens: neither projects all tokens again.
+    The [CLS] row folds W_k into the [CLS] query (the key bias cancels in the softmax), which
+    projects no token again.
     """
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
@@ -116,16 +110,6 @@ class TorchAttention(Attention):
         query = self._project(layout.cls_token(self.x), 0) * self.scale
         folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
         return folded @ self.x.transpose(1, 2)
-
-    def weighted(
-        self, weights: Float[Tensor, "image head row token"]
-    ) -> Float[Tensor, "image head row dim"]:
-        tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
-        values = torch.einsum(
-            "bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1))
-        )
-        bias = self.biases[2].unflatten(0, (self.heads, 1, -1))
-        return values + weights.sum(dim=-1, keepdim=True) * bias
 
 
 class RotaryAttention(Attention):
