@@ -463,8 +463,7 @@ def diagnose(
 @click.option("--auto", is_flag=True, help="those that `diagnose` would shift")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
-@click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
-def edit(project, name, images, image_size, n, seed, neurons, auto, registers, out, pt2, **options):
+def edit(project, name, images, image_size, n, seed, neurons, auto, registers, out, **options):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -485,7 +484,7 @@ def edit(project, name, images, image_size, n, seed, neurons, auto, registers, o
             raise ValueError(f"no neurons of {model!r} are to be shifted; nothing was written")
         neurons = [moved[:2] for moved in found.remedy]
     image = backbone.preprocess(pictures[0])[None]
-    written = write_model(backbone, neurons, out, image, count=registers, graph=pt2)
+    written = write_model(backbone, neurons, out, image, count=registers)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
     print(f"{out}: {model} with {named} shifted to {registers} additional token(s).")
     print(

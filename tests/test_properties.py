@@ -13,7 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
-from zoo import KINDS, REDUCERS, models, pixels
+from zoo import KINDS, OF_CLS, REDUCERS, models, pixels
 
 from helpers.capture import RandomPixels, RandomTokens, capture
 from helpers.measures._arrays import settled
@@ -34,12 +34,8 @@ def kept(backbone):
     torch.manual_seed(0)  # of an example's choice of patches
     # Which patches the last two draw depends on the place of an image among the others; they have
     # tests of their own.
-    made = [
-        make(backbone)
-        for kind, make in REDUCERS.items()
-        if kind not in (RandomTokens, RandomPixels)
-    ]
-    reducers = [reducer for reducer in made if backbone.layout.cls or not reducer.needs_cls]
+    left = (RandomTokens, RandomPixels, *(() if backbone.layout.cls else OF_CLS))
+    reducers = [make(backbone) for kind, make in REDUCERS.items() if kind not in left]
     return reducers, capture(backbone, pixels(backbone, IMAGES), reducers, batch_size=IMAGES)
 
 

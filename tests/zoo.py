@@ -388,6 +388,7 @@ LENT = torch.linspace(-1, 1, 32).view(16, 1, 2, 1)
 
 # An example of every reducer, for seven images, and of every intervention, for 16 patches;
 # tests/capture/test_capture.py fails where one is missing.
+OF_CLS = ClsAttention, Pooled, ClsTokens, ClsParts, ClsRenormalised, PatchContributions
 REDUCERS = {
     PatchNorms: lambda b: PatchNorms(),
     TokenNorms: lambda b: TokenNorms(),

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from helpers.capture import cache
-from helpers.capture.inputs import batches_of, check_pixels, rows_of
+from helpers.capture.inputs import batches_of, check_pixels
 from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
 from helpers.models import Backbone, backbone_of
 
@@ -39,12 +38,10 @@ def capture(
 ) -> dict[str, Tensor]:
     """Run `images` through the model once and return what the reducers keep.
 
-    Where the variable REGISTERS_CACHE names a folder, it is kept there, and read again.
-
     Args:
         model: what `load_backbone` takes, or a Backbone with the interventions that are active.
-        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`, or
-            of rows with one; or pixels (image, 3, height, width) that are ready for this model.
+        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`; or
+            pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             Where they do not fit into memory it is halved, with a warning.
@@ -63,15 +60,11 @@ def capture(
     rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
-    backbone, images = backbone_of(model), rows_of(images)
+    backbone = backbone_of(model)
     plan = _plan(backbone, reducers, len(images))
     if isinstance(images, Tensor):
         check_pixels(backbone, images)
     backbone.model.eval().to(device)
-    path = None if into else cache.path_of(backbone, images, reducers, dtype)
-    if path is not None and path.exists():
-        kept = cache.read(path)
-        return {key: kept[key] for reducer in reducers for key in reducer.keys}
     batches = tqdm(
         batches_of(backbone, images, batch_size, workers),
         total=-(-len(images) // batch_size),
@@ -82,10 +75,7 @@ def capture(
         one = _Pass(backbone, plan, dtype, into, len(images))
         for (point, block), watched in one.watched().items():
             hooks.callback(backbone.watch(point, block, one.watcher(block, watched)).remove)
-        kept = one.run(batches, batch_size)
-    if path is not None:
-        cache.write(path, kept)
-    return kept
+        return one.run(batches, batch_size)
 
 
 def cls_attention(
@@ -131,10 +121,8 @@ def _plan(
     if not images:
         raise ValueError("no images; give at least 1")
     plan = [(reducer, _indices(backbone, reducer)) for reducer in reducers]
-    for reducer, blocks in plan:
+    for reducer, _ in plan:
         reducer.check(images, backbone.layout)
-        for block in blocks:
-            backbone.require(reducer.point, block)
     return plan
 
 

@@ -46,7 +46,6 @@ class Reducer:
 
     point: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
-    needs_cls: ClassVar[bool] = False
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> Kept:
@@ -54,9 +53,7 @@ class Reducer:
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
-        """Raise ValueError where this cannot be had of so many images with this layout."""
-        if self.needs_cls and not layout.cls:
-            raise ValueError(f"{type(self).__name__} needs a [CLS] token, and this model has none")
+        """Raise ValueError where this would be of other images or tokens than is meant."""
 
     def of(self, start: int, stop: int) -> "Reducer":
         """The reducer for the images from `start` to before `stop`."""
@@ -133,7 +130,6 @@ class ClsAttention(OfHeads):
     """'cls_attention' (image, block[, head], token): the row of [CLS]. It sums to one."""
 
     keys = ("cls_attention",)
-    needs_cls = True
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         return (self.of_heads(x.cls_row(layout)),)
@@ -148,7 +144,7 @@ class AttentionReceived(OfHeads):
     keys = ("attention_received",)
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
-        got, _ = received_attention(*x.matched, x.scale)
+        got, _ = received_attention(x.q, x.k, x.scale)
         return (self.of_heads(got),)
 
 
@@ -166,9 +162,8 @@ class AttentionEntropy(Reducer):
     keys = ("attention_entropy",)
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
-        q, k = x.matched
-        queries = layout.patch_tokens(q)
-        mean, total = fused_attention(queries, k, x.scale)
+        queries = layout.patch_tokens(x.q)
+        mean, total = fused_attention(queries, x.k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
         # Rounding may take a row that attends to one token below zero.
         return (entropy.clamp(min=0).mean(dim=(1, 2)),)
@@ -209,7 +204,7 @@ class Sinks(Reducer):
             def given(tokens: Tensor) -> Tensor:
                 return got.gather(-1, tokens)[:, :, None]
         else:
-            q, k = attention.matched
+            q, k = attention.q, attention.k
             q = q if self.queries == "all" else layout.patch_tokens(q)
             got, totals = received_attention(q, k, attention.scale)
 
@@ -257,7 +252,6 @@ class Pooled(LastBlock):
 
     norm: bool = True
     keys = ("cls", "patch_mean", "registers")
-    needs_cls = True
 
     def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
@@ -277,7 +271,6 @@ class ClsTokens(Reducer):
     blocks: Blocks = "all"
     point = "residual"
     keys = ("cls_tokens",)
-    needs_cls = True
 
     def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (layout.cls_token(x),)
@@ -375,12 +368,11 @@ class ClsParts(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("cls_parts", "cls_mass", "cls_total")
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         weights = x.attention.cls_row(layout)[:, :, None]
         weights = weights * _attended(layout, weights.device)  # image, head, kind, token
-        parts = x.contribution(x.attention.weighted(weights))
+        parts = x.contribution(weights @ x.attention.v)
         rest = torch.stack([x.bias.expand(len(parts), -1), layout.cls_token(x.before)], dim=1)
         masses = weights.sum(dim=-1).mean(dim=1)
         return torch.cat([parts, rest], dim=1), masses, layout.cls_token(x.after)
@@ -397,13 +389,12 @@ class ClsRenormalised(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("cls_renormalised",)
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         logits = x.attention.cls_logits(layout)[:, :, None]
         # Not by dividing the weights: a head may give a kind less than float32 can hold.
         weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
-        return (x.contribution(x.attention.weighted(weights.nan_to_num(0.0))),)
+        return (x.contribution(weights.nan_to_num(0.0) @ x.attention.v),)
 
 
 @dataclass(frozen=True)
@@ -416,11 +407,10 @@ class PatchContributions(Reducer):
     blocks: Blocks = -1
     point = "update"
     keys = ("contribution_norms", "contribution_cosines")
-    needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         row = x.attention.cls_row(layout)
-        total = x.contribution(x.attention.weighted(row[:, :, None])).mT
+        total = x.contribution(row[:, :, None] @ x.attention.v).mT
         patches = x.contribution(
             layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v)
         )
@@ -529,9 +519,6 @@ class RandomPatches(Reducer):
     count: int
     seed: int = 0
     first: int = 0  # image of those that are seen
-
-    def check(self, images: int, layout: TokenLayout) -> None:
-        self.places(images, layout)
 
     def of(self, start: int, stop: int) -> Reducer:
         return replace(self, first=self.first + start)
@@ -718,7 +705,7 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
     for head in range(event.shape[1]):
         images = event[:, head] >= EVENT
         if images.any():
-            q, k, v = (y[images, head] for y in (*attention.matched, attention.v))
+            q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
             mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
             if x.spread is not None:
                 mixed = mixed / x.spread[images][..., None]

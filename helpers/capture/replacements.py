@@ -124,7 +124,7 @@ def replaced_study(
     made = _replacements(tokens, asked, passed, learn, images, lab.seed)
     # Nothing differs before outliers start, so a condition need not compute it.
     places = {name: torch.arange(plain[name].layout.tokens) for name in tokens}
-    every = {name: own.expand(len(plain[name]["token_norms"]), -1) for name, own in places.items()}
+    every = {name: own.expand(len(images), -1) for name, own in places.items()}
     starts = passed(images, lambda x: [TokensAt(every[x], tokens[x].blocks[0])], [*tokens])
     starts = {name: c["tokens_at"] for name, c in starts.items()}
     before = nested(state, lambda b: resumed(b, tokens[b.name].blocks[0], starts[b.name]))
@@ -206,9 +206,7 @@ def _means(
     """Model -> the replacement of its outlier tokens by their "mean" or as a "bias"."""
     passed = partial(_passed, lab, nullcontext)
     learnt = passed(learn, [TokenNorms()], models)
-    if plain is None:
-        plain = passed(learn, [TokenNorms(-1)], [*learnt])
-    tokens, _ = _tokens_of(learnt, plain, 0)
+    tokens, _ = _tokens_of(learnt, learnt if plain is None else plain, 0)
     made = _replacements(tokens, {"outliers": (how,)}, passed, learn)
     return {name: own["outliers", how] for name, own in made.items()}
 
@@ -253,9 +251,10 @@ def _eligible(layout: TokenLayout) -> Bool[Tensor, " token"]:
     return eligible
 
 
-def _places(c: Captured, limit: float, seed: int, block: int | None = None) -> dict[str, Tensor]:
-    """Each kind of tokens, in images of which the norms after the last block were kept."""
-    norms, layout = c["token_norms"] if block is None else c["token_norms"][:, block], c.layout
+def _places(c: Captured, limit: float, seed: int) -> dict[str, Tensor]:
+    """Each kind of tokens, by the norms after the last block, or after each, that were kept."""
+    norms, layout = c["token_norms"], c.layout
+    norms = norms if norms.ndim == 2 else norms[:, -1]
     outliers = (norms > limit) & _eligible(layout)
     patches, cls = torch.zeros(2, *norms.shape, dtype=torch.bool)
     layout.patch_tokens(patches, dim=1).fill_(True)
@@ -278,7 +277,7 @@ def _outlier_tokens(
     """None where there is nothing to replace, or no block that would notice."""
     norms, eligible = learnt["token_norms"], _eligible(learnt.layout)
     start = start_block(norms[..., eligible], learnt.patches("token_norms"))
-    both = _places(learnt, limit, seed, block=-1), _places(plain, limit, seed)
+    both = [_places(c, limit, seed) for c in (learnt, plain)]
     enough = all((own["outliers"] >= 0).any(1).sum() > 1 for own in both)
     blocks = range(start, learnt.depth - 1)
     return OutlierTokens(limit, blocks, *both) if start >= 0 and blocks and enough else None
@@ -358,8 +357,7 @@ def _by_kind(
     return dict(zip(places, kept.split(widths, dim=2), strict=True))
 
 
-# Massive activations
-# --------------------------------------------------------------------------------------------------
+# ---- Massive activations
 
 
 class Massive(NamedTuple):
@@ -428,8 +426,7 @@ def _massive_of(captured: Captured, onset: int, seed: int) -> Massive:
     return Massive(onset, channels, mean[channels].tolist(), sorted(others.tolist()))
 
 
-# Register neurons moved
-# --------------------------------------------------------------------------------------------------
+# ---- Register neurons moved
 
 READ = {"feature": "cls", "central": "central", "highest": "outlier"}
 # A token may hold nothing of its image. What is left after large parts have cancelled is rounding.

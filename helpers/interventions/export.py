@@ -4,24 +4,20 @@ import copy
 import importlib.util
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from safetensors.torch import save
 from timm.layers import GELUTanh, GluMlp, QuickGELU
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
-from helpers.interventions.tokens import with_tokens, without
-from helpers.models import Backbone, TokenLayout, modeling
-from helpers.models.family import nameless
+from helpers.interventions.neurons import Neurons, shares_of, test_time_registers
+from helpers.models import Backbone, modeling
+from helpers.models.family import loading, nameless
 
 ACTIVATIONS = {
     nn.GELU: "gelu", nn.ReLU: "relu", nn.SiLU: "silu", GELUTanh: "gelu_tanh",
@@ -30,42 +26,26 @@ ACTIVATIONS = {
 
 
 def model_with_test_time_registers(
-    backbone: Backbone, neurons: Neurons, count: int = 1, clear: str = "patches", seed: int = 0
+    backbone: Backbone, neurons: Neurons, count: int = 1, seed: int = 0
 ) -> nn.Module:
     """A copy of the model that has test-time registers for good, as plain torch of the same class.
 
     It returns what this model returns inside `test_time_registers` with the same arguments and zero
-    tokens. In timm's VisionTransformer and Eva the registers stand among the prefix tokens, which
-    timm's own methods take away; in other models, and in those that pool the prefix as well, they
-    stand behind the patches until after the last block. A model without registers refuses its state
-    dict, strict or not. ValueError where an intervention is active.
+    tokens. The registers stand among the prefix tokens, which timm's own methods take away. A model
+    without registers refuses its state dict, strict or not. ValueError where an intervention is
+    active, and for a model that is no VisionTransformer or Eva of timm or pools its prefix tokens.
     """
+    if odd := unwritable(backbone):
+        raise ValueError(f"'{backbone.name}' {odd}; use test_time_registers")
     if any(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
     ):
         raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention")
-    layout = backbone.layout.with_appended(count)
-    shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
+    shares = shares_of(backbone, neurons, count, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
-    if not _odd(backbone.model):
-        moved = {
-            paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()]
-            for block, x in shifts.items()
-        }
-        return modeling.add_registers(exported.model, count, moved, clear)
-    # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy,
-    # torch.save and .to work.
-    at = backbone.layout.own_prefix if backbone.layout.rotary else None
-    exported.blocks[0].register_forward_pre_hook(partial(_append, count, at))
-    exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
-    exported.lengthen_prefix(count)
-    for block, shift in shifts.items():
-        layer = exported.neurons(block)
-        exported.model.set_submodule(
-            paths[layer], _Shifted(layer, shift.to(backbone.device), layout)
-        )
-    return exported.model
+    moved = {paths[exported.neurons(block)]: [*own] for block, own in shares.items()}
+    return modeling.add_registers(exported.model, count, moved)
 
 
 def write_model(
@@ -75,29 +55,23 @@ def write_model(
     pixels: Float[Tensor, "image 3 height width"],
     *,
     count: int = 1,
-    clear: str = "patches",
     seed: int = 0,
-    graph: bool = True,
 ) -> dict[str, Any]:
     """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone.
 
     Args:
         folder: made if need be; what stands there under these names is replaced once all is well.
         pixels: of at least one picture, by which the loader checks itself; kept as float16.
-        graph: also as `model.pt2`, which holds all weights once more.
 
     Returns:
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
-    backbone.layout.require_free()
-    if odd := unwritable(backbone):
-        raise ValueError(f"'{backbone.name}' {odd}; use model_with_test_time_registers")
-    model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
+    model = model_with_test_time_registers(backbone, neurons, count, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()
     plain = backbone(pixels)
-    with test_time_registers(backbone, neurons, count, clear=clear, seed=seed):
+    with test_time_registers(backbone, neurons, count, seed=seed):
         expected = backbone(pixels)
     moved = {
         path: [layer.units.tolist(), layer.owners.tolist()]
@@ -113,7 +87,6 @@ def write_model(
         "arguments": arguments,
         "registers": count,
         "neurons": moved,
-        "clear": clear,
         "input_size": [3, *backbone.image_size],
         "mean": mean,
         "std": std,
@@ -128,7 +101,6 @@ def write_model(
         "README.md": _README.format(
             name=name,
             neurons=", ".join(f"{block}:{unit}" for block, unit, *_ in neurons),
-            graph=_GRAPH * graph,
         ).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,12 +108,8 @@ def write_model(
         new = Path(temporary)
         for file, content in contents.items():
             (new / file).write_bytes(content)
-        again = _loaded(new)
-        if graph:
-            two = torch.cat([pixels, pixels])  # a batch of one would be taken for a constant
-            batch = {0: torch.export.Dim("batch")}
-            made = torch.export.export(again, (two,), dynamic_shapes=(batch,))
-            torch.export.save(made, new / "model.pt2")
+        with loading(name):
+            again = _loaded(new)
         for file in [*new.iterdir()]:
             if file.is_file():
                 file.replace(folder / file.name)
@@ -152,25 +120,11 @@ def write_model(
 
 
 def unwritable(backbone: Backbone) -> str:
-    """Why `write_model` refuses the model, as the end of a sentence; '' where it does not."""
-    if odd := _odd(backbone.model):
-        return odd
-    try:
-        with torch.device("meta"):  # without memory
-            again = modeling.made(*_architecture(backbone.model))
-    except Exception as error:  # of the kinds of timm's errors there is no end
-        return f"is not rebuilt from its architecture ({error})"
-    ours, theirs = (
-        {key: tuple(x.shape) for key, x in model.state_dict().items()}
-        for model in (backbone.model, again)
-    )
-    differs = (x for x in sorted(ours.keys() | theirs.keys()) if ours.get(x) != theirs.get(x))
-    odd = next(differs, "")
-    return f"is not rebuilt from its architecture ({odd} differs)" if odd else ""
+    """Why registers cannot stand among the prefix tokens, as the end of a sentence; '' if they can.
 
-
-def _odd(model: nn.Module) -> str:
-    """Why registers cannot stand among the prefix tokens, as a sentence's end; '' if they can."""
+    Nor does `write_model` write such a model.
+    """
+    model = backbone.model
     if type(model) not in (VisionTransformer, Eva):
         library = type(model).__module__.partition(".")[0]
         if library == "open_clip":  # which the files would need
@@ -222,34 +176,6 @@ def _loaded(folder: Path) -> nn.Module:
     return module.load(folder)
 
 
-def _append(
-    count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    x, *rest = inputs
-    return (with_tokens(x, x.new_zeros(1), count, at), *rest)
-
-
-def _take_away(
-    count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor
-) -> Tensor:
-    return without(output, count, at)
-
-
-class _Shifted(nn.Linear):
-    """The second MLP layer with `shift` in front of it; no plain layer takes its weight."""
-
-    def __init__(self, linear: nn.Linear, shift: nn.Module, layout: TokenLayout):
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight = nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad)
-        self.bias, self.shift, self.layout = linear.bias, shift, layout
-
-    def forward(self, x: Tensor) -> Tensor:
-        # At another image size there are other patches, and as many other tokens.
-        layout = self.layout.with_kept(x.shape[1] - self.layout.tokens + self.layout.patches)
-        return F.linear(self.shift(x, layout), self.weight[0], self.bias)
-
-
 _README = """# {name} with test-time registers
 
 The neurons {neurons} (block:unit, from 0) write the outlier tokens of this model. Here they act
@@ -265,8 +191,8 @@ maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS]
 ```
 
 `config.json` has the size of an image as `input_size`, and the mean and standard deviation by which
-pixels in [0, 1] are normalised. {graph}A model without registers refuses `model.safetensors`,
-also with `strict=False`.
+pixels in [0, 1] are normalised. A model without registers refuses `model.safetensors`, also with
+`strict=False`.
 
 ## Fine-tune
 
@@ -282,5 +208,3 @@ model.train().requires_grad_(True)   # or model.head alone, for a linear probe
 Save `model.state_dict()`, and read it into a model that is made by the same lines: the check in
 `load` is of the weights in this folder.
 """
-_GRAPH = """`model.pt2` is the same as one graph:
-`torch.export.load("model.pt2").module()(pixels)`, for any number of images. """

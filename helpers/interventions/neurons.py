@@ -8,15 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.interventions.tokens import appended_registers, intervention
-from helpers.models import Backbone, TokenLayout
+from helpers.models import Backbone
 from helpers.settings import check_choice
 
 CLEARS = ("patches", "all")
@@ -92,14 +93,36 @@ def test_time_registers(
         shared: all neurons of a block take the one value of largest magnitude among them, as in the
             authors' code; unless given each takes its own, which is their text.
     """
+    check_choice("clear", clear, CLEARS)
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
-    shifts = shifts_of(backbone, neurons, first, count, clear, seed, shared)
+    shares = shares_of(backbone, neurons, count, seed)
+
+    def shifted(
+        x: Float[Tensor, "image token hidden"], share: tuple[list[int], list[int]]
+    ) -> Float[Tensor, "image token hidden"]:
+        # In a context `capture` may have moved the model, an inner intervention changed its layout.
+        units, owners = (torch.tensor(own, device=x.device) for own in share)
+        layout = backbone.layout
+
+        def ours(tokens: Tensor) -> Tensor:
+            return layout.appended_tokens(tokens).narrow(-2, first, count)
+
+        here, cleared = torch.zeros(2, x.shape[1], 1, dtype=torch.bool, device=x.device)
+        ours(here).fill_(True)
+        (cleared if clear == "all" else layout.patch_tokens(cleared)).fill_(True)
+        values = x[..., units]  # (image, token, unit)
+        others = values.masked_fill(here, 0)
+        largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))
+        if shared:  # (image, 1, 1)
+            largest = largest.gather(-1, largest.abs().argmax(dim=-1, keepdim=True))
+        values = values.masked_fill(cleared, 0)
+        token = torch.arange(count, device=x.device)[:, None]
+        ours(values).copy_(largest.where(owners == token, 0))
+        return x.index_copy(-1, units, values)
+
     with appended_registers(backbone, count, init, seed), ExitStack() as hooks:
-        for block, shift in shifts.items():
-            # The layout as it is in the forward pass: an inner intervention may have changed it.
-            hooks.enter_context(
-                backbone.change_neurons(block, lambda x, shift=shift: shift(x, backbone.layout))
-            )
+        for block, share in shares.items():
+            hooks.enter_context(backbone.change_neurons(block, partial(shifted, share=share)))
         yield backbone
 
 
@@ -217,67 +240,15 @@ def where_given(
     return lambda b: change(b, own[b.name]) if b.name in own else None
 
 
-class Shift(nn.Module):
-    """Moves neurons of one block to the appended tokens `first` to before `first + count`."""
-
-    def __init__(
-        self,
-        units: list[int],
-        owners: list[int],
-        first: int,
-        count: int,
-        clear: str,
-        shared: bool = False,
-    ):
-        super().__init__()
-        self.register_buffer("units", torch.tensor(units))
-        # Which of our tokens each unit goes to.
-        self.register_buffer("owners", torch.tensor(owners))
-        self.first, self.count, self.clear, self.shared = first, count, clear, shared
-
-    def forward(
-        self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
-    ) -> Float[Tensor, "image token hidden"]:
-        # In a context `capture` may have moved the model.
-        units, owners = self.units.to(x.device), self.owners.to(x.device)
-        ours, cleared = torch.zeros(2, x.shape[1], 1, dtype=torch.bool, device=x.device)
-        self._ours(ours, layout).fill_(True)
-        (cleared if self.clear == "all" else layout.patch_tokens(cleared)).fill_(True)
-        values = x[..., units]  # (image, token, unit)
-        others = values.masked_fill(ours, 0)
-        largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))
-        if self.shared:  # (image, 1, 1)
-            largest = largest.gather(-1, largest.abs().argmax(dim=-1, keepdim=True))
-        values = values.masked_fill(cleared, 0)
-        self._ours(values, layout).copy_(
-            largest.where(owners == torch.arange(self.count, device=x.device)[:, None], 0)
-        )
-        return x.index_copy(-1, units, values)
-
-    def _ours(self, x: Tensor, layout: TokenLayout) -> Tensor:
-        return layout.appended_tokens(x).narrow(-2, self.first, self.count)
-
-
-def shifts_of(
-    backbone: Backbone,
-    neurons: Neurons,
-    first: int,
-    count: int,
-    clear: str,
-    seed: int,
-    shared: bool = False,
-) -> dict[int, Shift]:
-    """Block -> what moves its neurons."""
+def shares_of(
+    backbone: Backbone, neurons: Neurons, count: int, seed: int
+) -> dict[int, tuple[list[int], list[int]]]:
+    """Block -> its units, and which of the `count` tokens each moves to."""
     if count < 1:
         raise ValueError(f"neurons cannot move to {count} tokens")
-    check_choice("clear", clear, CLEARS)
-    by_block, start, shifts = units_by_block(backbone, neurons), 0, {}
-    shares = (np.random.default_rng(seed).permutation(len(neurons)) % count).tolist()
-    for block, units in by_block.items():
-        owners = shares[start : start + len(units)]
-        shifts[block] = Shift(units, owners, first, count, clear, shared)
-        start += len(units)
-    return shifts
+    owners = iter((np.random.default_rng(seed).permutation(len(neurons)) % count).tolist())
+    by_block = units_by_block(backbone, neurons)
+    return {block: (units, list(islice(owners, len(units)))) for block, units in by_block.items()}
 
 
 def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]:

@@ -4,7 +4,6 @@ They nest in any order: the outer one acts first. Each sets the backbone's layou
 then see, so that `capture` reads the right tokens inside.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
@@ -27,33 +26,17 @@ Change = Callable[[Backbone], AbstractContextManager]
 def intervention(
     change: Callable[..., Iterator[Backbone]],
 ) -> Callable[..., AbstractContextManager[Backbone]]:
-    """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside.
-
-    The layout is afterwards what it was before. A function that is not one of helpers is named with
-    its code, and its hooks remain unknown.
-    """
-    managed, signature = contextmanager(change), inspect.signature(change)
-    ours = change.__module__.startswith("helpers.")
+    """A context manager of `change(backbone, ...)`; the layout is afterwards what it was before."""
 
     @wraps(change)
     @contextmanager
-    def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
-        given = signature.bind(*args, **options)
-        given.apply_defaults()
-        backbone, arguments = given.args[0], dict(given.arguments)
-        del arguments["backbone"]
-        entry = (change.__name__, arguments if ours else arguments | {"code": change})
-        before, layout = backbone.interventions, backbone.layout
-        own_hooks, hooks = backbone.own_hooks, backbone.hooks
+    def manager(backbone: Backbone, *args: Any, **options: Any) -> Iterator[Backbone]:
+        layout = backbone.layout
         try:
-            with managed(*args, **options):
-                backbone.interventions = (*before, entry)
-                if ours:
-                    backbone.own_hooks = own_hooks | (backbone.hooks - hooks)
+            with contextmanager(change)(backbone, *args, **options):
                 yield backbone
         finally:
-            backbone.interventions, backbone.layout = before, layout
-            backbone.own_hooks = own_hooks
+            backbone.layout = layout
 
     return manager
 
@@ -139,25 +122,17 @@ def dropped_patches(
     if not 0 <= rate < 1:
         raise ValueError(f"rate {rate} is not in [0, 1)")
     check_choice("mode", mode, DROP_MODES)
-    layout, rng, drawn, left = backbone.layout, np.random.default_rng(seed), 0, dict[str, Tensor]()
-    kept = max(1, round((1 - rate) * layout.patches))
+    layout, rng = backbone.layout, np.random.default_rng(seed)
+    kept, chosen_of, left = max(1, round((1 - rate) * layout.patches)), [], dict[str, Tensor]()
     backbone.next_image = 0
 
-    def order() -> np.ndarray:
+    def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
+        now = slice(backbone.next_image, backbone.next_image + len(x))
         # One permutation an image: a single draw for the batch might not give the same numbers for
         # another batch size.
-        nonlocal drawn
-        drawn += 1
-        return rng.permutation(layout.patches)
-
-    def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
-        nonlocal rng, drawn
-        # Of images that passed before from the beginning: a generator does not go back.
-        if backbone.next_image < drawn:
-            rng, drawn = np.random.default_rng(seed), 0
-        while drawn < backbone.next_image:
-            order()
-        chosen = torch.from_numpy(np.stack([order() < kept for _ in x])).to(x.device)
+        while len(chosen_of) < now.stop:
+            chosen_of.append(rng.permutation(layout.patches) < kept)
+        chosen = torch.from_numpy(np.stack(chosen_of[now])).to(x.device)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(chosen)
         left["patches"] = chosen
@@ -194,7 +169,6 @@ def moved_positions(
     `sources` has for each patch, row-major, the patch whose position it gets; -1 gives it none
     (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
     """
-    backbone.layout.require_free()
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
     only_rotary = rotary and backbone.position_embedding is None
     if only_rotary:

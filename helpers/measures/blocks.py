@@ -117,38 +117,24 @@ def reduction(
     return bootstrap(pairs, percent, seed=seed)
 
 
-def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0) -> Estimates:
-    """norm_reduction, attention_reduction and attention_reduction_heads: `reduction` of each."""
-    names = ("norm_reduction", "attention_reduction", "attention_reduction_heads")
-    return {
-        name: reduction(x, y, decimals, seed)
-        for name, x, y in zip(names, after, before, strict=True)
-    }
-
-
-def peaks(now: Largest, before: Largest) -> dict[str, PerImage]:
-    """max_norm and max_attention, in the blocks where their means are largest before."""
-    return {
-        "max_norm": at_peak(now.norm, before.norm),
-        "max_attention": at_peak(now.attention, before.attention),
-    }
-
-
 def under_conditions(
     tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
 ) -> dict[str, Estimate | PerImage]:
-    """`peaks` of "plain" (_before) and "moved" (_after), and `reductions` of each named condition.
+    """What is largest before and after neurons are moved, and what conditions take away of it.
 
-    `names` are the ends of the names of the reductions.
+    "max_norm" and "max_attention" of "plain" (_before) and "moved" (_after), in the blocks where
+    their means are largest before; "norm_reduction", "attention_reduction" and
+    "attention_reduction_heads" (`reduction`) of each condition in `names`, with its ending.
     """
     before, found = tops["plain"], {}
     for condition, end in {"plain": "_before", "moved": "_after"}.items():
-        if condition in tops:
-            found |= {name + end: x for name, x in peaks(tops[condition], before).items()}
+        if now := tops.get(condition):
+            found[f"max_norm{end}"] = at_peak(now.norm, before.norm)
+            found[f"max_attention{end}"] = at_peak(now.attention, before.attention)
+    kinds = "norm_reduction", "attention_reduction", "attention_reduction_heads"
     for condition, end in names.items():
-        if condition in tops:
-            gone = reductions(tops[condition], before, decimals, seed)
-            found |= {name + end: x for name, x in gone.items()}
+        for kind, x, y in zip(kinds, tops.get(condition, ()), before, strict=False):
+            found[f"{kind}{end}"] = reduction(x, y, decimals, seed)
     return found
 
 

@@ -90,12 +90,7 @@ def lost_box_sweep(
     """`lost_boxes_within` for every bias and every `k`, from one Gram matrix an image."""
     images, rows, columns, _ = features.shape
     ks, settings = [min(k, rows * columns) for k in ks], (images, len(biases), len(ks))
-    masks = torch.zeros(
-        math.prod(settings), rows, columns, dtype=torch.bool, device=features.device
-    )
-    found = (one for image in features for one in lost_masks(image, ks, biases))
-    for mask, one in zip(masks, found, strict=True):
-        mask.copy_(one)
+    masks = torch.stack([one for image in features for one in lost_masks(image, ks, biases)])
     boxes = ops.masks_to_boxes(masks)  # first and last patch
     boxes[:, 2:] += 1
     return (boxes / boxes.new_tensor([columns, rows, columns, rows])).unflatten(0, settings)

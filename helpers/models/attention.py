@@ -53,11 +53,6 @@ class Attention:
     def v(self) -> Tensor:
         return self._heads(2)
 
-    @property
-    def matched(self) -> tuple[Tensor, Tensor]:
-        """Queries and keys whose scaled products are the logits, with what is added to these."""
-        return self.q, self.k
-
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
         return self.cls_logits(layout).softmax(dim=-1)
@@ -65,12 +60,6 @@ class Attention:
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """[CLS] query times every key, scaled: what goes into the softmax."""
         raise NotImplementedError
-
-    def weighted(
-        self, weights: Float[Tensor, "image head row token"]
-    ) -> Float[Tensor, "image head row dim"]:
-        """The sum of the values, each times its weight."""
-        return weights @ self.v
 
 
 class TimmAttention(Attention):
@@ -102,8 +91,8 @@ class TimmAttention(Attention):
 class TorchAttention(Attention):
     """From the input of `nn.MultiheadAttention`; hooks on its out_proj never fire.
 
-    The [CLS] row folds W_k into the [CLS] query (the key bias cancels in the softmax), and
-    `weighted` projects sums of tokens: neither projects all tokens again.
+    The [CLS] row folds W_k into the [CLS] query (the key bias cancels in the softmax), which
+    projects no token again.
     """
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
@@ -121,16 +110,6 @@ class TorchAttention(Attention):
         query = self._project(layout.cls_token(self.x), 0) * self.scale
         folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
         return folded @ self.x.transpose(1, 2)
-
-    def weighted(
-        self, weights: Float[Tensor, "image head row token"]
-    ) -> Float[Tensor, "image head row dim"]:
-        tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
-        values = torch.einsum(
-            "bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1))
-        )
-        bias = self.biases[2].unflatten(0, (self.heads, 1, -1))
-        return values + weights.sum(dim=-1, keepdim=True) * bias
 
 
 class RotaryAttention(Attention):
@@ -171,34 +150,6 @@ class RotaryAttention(Attention):
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
         return (query @ self.k.mT).squeeze(2)
-
-
-class BiasedAttention(RotaryAttention):
-    """From the input of the attention of timm's Beit, and the bias of its logits.
-
-    bias: (head, token, token), what the relative position of query and key adds.
-    """
-
-    def __init__(self, attn: nn.Module, x: Tensor, bias: Float[Tensor, "head token token"]):
-        super().__init__(attn, x, None)
-        self.bias = bias.float()
-
-    def _project(self, x: Tensor, part: int) -> Float[Tensor, "image head token dim"]:
-        weight, bias = self._layer(part)
-        heads = F.linear(x, weight.float(), None if bias is None else bias.float())
-        return heads.unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
-
-    @cached_property
-    def matched(self) -> tuple[Tensor, Tensor]:
-        # A query carries its row of the bias, and each key a one that picks its column; zeros make
-        # the width a multiple of eight, as the kernels of GPUs want it.
-        spare = -(self.q.shape[-1] + self.bias.shape[-1]) % 8
-        rows = F.pad(self.bias / self.scale, (0, spare)).expand(len(self.x), -1, -1, -1)
-        columns = torch.eye(*rows.shape[-2:], device=rows.device).expand_as(rows)
-        return torch.cat([self.q, rows], dim=-1), torch.cat([self.k, columns], dim=-1)
-
-    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        return super().cls_logits(layout) + layout.cls_token(self.bias, dim=1)
 
 
 class Update:

@@ -13,16 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import timm
 import torch
-from timm.models import beit
 from torch import Tensor, nn
 
 from helpers.models import converted, modeling, open_clip_family
 from helpers.models.backbone import Backbone
-from helpers.models.family import Framing, Size, loading, located, parts_of, require_real, saved_in
-from helpers.models.timm_family import BIASES, KINDS, beit_options, create, require_plain, wrap_at
+from helpers.models.family import Framing, Size, loading, parts_of, require_real, saved_in
+from helpers.models.timm_family import KINDS, create, require_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
 ANCHORS = (  # the patch embedding in the words of authors that timm converts
@@ -33,9 +31,6 @@ ANCHORS = (  # the patch embedding in the words of authors that timm converts
     "preprocessor.patchifier.proj.weight",  # AIMv2
     "radio_model.model.patch_generator.embedder.weight",  # RADIO
     "beit3.vision_embed.proj.weight",
-)
-KERNELS = tuple(  # the same in the words of Google's files
-    f"{prefix}embedding/kernel" for prefix in ("", "opt/target/", "params/", "params/img/")
 )
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Parts of names under which training scripts keep averaged weights; data2vec's _ema is a target.
@@ -53,14 +48,13 @@ ADAPTER = re.compile(r"\b(base_layer|modules_to_save|(lora|ia3|hada|lokr|vera|b?
 
 
 # ---- What timm saved
-# --------------------------------------------------------------------------------------------------
 
 
 def load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """'local-dir:PATH' or 'hf-hub:OWNER/NAME', which timm saved, or a folder that `edit` wrote."""
     if name.startswith(HUB):
         return create(name, name, pretrained, framing)
-    folder = located(name.removeprefix(FOLDER)).resolve()
+    folder = Path(name.removeprefix(FOLDER)).expanduser().resolve()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if {"arguments", "neurons"} <= config.keys():
         return _edited(name, folder, config, pretrained, framing)
@@ -86,7 +80,6 @@ def _edited(
 
 
 # ---- A file of weights
-# --------------------------------------------------------------------------------------------------
 
 
 def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -105,10 +98,8 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         require_plain(arch)
     if not pretrained:
         return fill(name, arch, None, framing)
-    if not (place := located(path)).is_file():
+    if not (place := Path(path).expanduser()).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
-    if place.suffix.lower() == ".npz" and fill is _filled:
-        return _from_jax(name, arch, place, framing)
     with loading(name):
         every = _weights_in(saved_in(place))
     fits, refused = {}, ValueError(f"'{name}' holds no weight called {anchors[0]!r}")
@@ -180,15 +171,10 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
         return create(name, arch, False, framing)
     require_real(name, state)
     module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
-    options: dict[str, Any] = {}
-    if module is beit:
-        state = {key: value for key, value in state.items() if key != "mask_token"}
-        options = beit_options(state)
     with torch.device("meta"):
-        sketch = timm.create_model(arch, num_classes=1, **options)
+        sketch = timm.create_model(arch, num_classes=1)
     embed, positions = sketch.patch_embed, sketch.pos_embed
-    if module is not beit:
-        sketch.pos_embed = None
+    sketch.pos_embed = None  # timm resamples no positions where the model has none
     anchor = next(key for key in ANCHORS if key in state)
     theirs, ours = state[anchor].shape, embed.proj.weight.shape
     if len(theirs) == 4 and theirs != ours or theirs.numel() != ours.numel():
@@ -198,28 +184,19 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
         if any(state[key].any() for key in biases):  # timm would leave them out
             raise ValueError(f"the weights of '{name}' have biases of queries; try {arch}_qkvb")
         state = {key: value for key, value in state.items() if key not in biases}
-    # What timm makes of it; it resamples no positions where the model has none.
-    try:
-        with loading(name):
-            words = module.checkpoint_filter_fn(dict(state), sketch)
-    except AttributeError as error:  # a bias of positions where the architecture has none
-        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
+    with loading(name):
+        words = module.checkpoint_filter_fn(dict(state), sketch)
     classes = len(words.get("head.weight", ()))
     # With a classifier timm would drop a head of another size, and all that is strict.
     overlay = {"num_classes": classes, "state_dict": state, "classifier": None}
-    table = next((x for key, x in state.items() if key.endswith(BIASES)), None)
-    patches = 0
-    if table is not None:  # of a square of positions, since timm reads no other
-        patches = (math.isqrt(len(table) - 3) // 2 + 1) ** 2
-    elif positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
+    if positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
         before = positions.shape[1] - math.prod(embed.grid_size)
         patches = words["pos_embed"].shape[1] - (0 if "register_tokens" in state else before)
-    if patches:
         size = _size_of(name, patches, embed, framing.fitted(name, embed.patch_size))
         if size != tuple(embed.img_size):
             overlay["input_size"] = (3, *size)  # where the file's positions stand
             framing = framing._replace(size=framing.size or size)
-    options |= {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+    options: dict[str, Any] = {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
     if "register_tokens" in state and getattr(sketch, "reg_token", True) is None:
         options |= {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
     backbone = create(name, arch, True, framing, num_classes=classes, **options)
@@ -228,52 +205,6 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     odd = (backbone.model.state_dict().keys() ^ words.keys()) - pooling
     if odd and "siglip" in arch:
         raise ValueError(f"the weights of '{name}' are not those of {arch}: {min(odd)}")
-    return backbone
-
-
-def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
-    """Timm's `arch` with the weights of one of Google's files, which its own loader reads.
-
-    That loader says nothing of weights that are left over or missing: here they are counted.
-    """
-    with loading(name), np.load(place) as file:
-        shapes = {key: file[key].shape for key in file.files}
-    if (kernel := next((key for key in KERNELS if key in shapes), None)) is None:
-        raise ValueError(f"'{name}' holds no weight called {KERNELS[0]!r}")
-    prefix = kernel.removesuffix(KERNELS[0])
-    shapes = {key.removeprefix(prefix): x for key, x in shapes.items() if key.startswith(prefix)}
-    sizes = {key: math.prod(x) for key, x in shapes.items() if not key.startswith("pre_logits/")}
-    with torch.device("meta"):
-        sketch = timm.create_model(arch)
-    positions = next((key for key in shapes if key.endswith("pos_embedding")), "")
-    embed, ours = sketch.patch_embed, sketch.pos_embed
-    if not positions or ours is None or not hasattr(sketch, "load_pretrained"):
-        raise ValueError(f"timm reads no file such as '{name}' for {arch}")
-    height, width, channels, channels_out = shapes[KERNELS[0]]
-    if (channels_out, channels, height, width) != embed.proj.weight.shape:
-        raise ValueError(f"{kernel} in '{name}' is {shapes[KERNELS[0]]}, not that of {arch}")
-    before = ours.shape[1] - math.prod(embed.grid_size)
-    wanted = framing.fitted(name, embed.patch_size)
-    size = _size_of(name, shapes[positions][1] - before, embed, wanted)
-    if size != tuple(embed.img_size):
-        framing = framing._replace(size=wanted or size)
-    classes = shapes.get("head/bias", (0,))[-1]
-    backbone = create(name, arch, False, framing, num_classes=classes)
-    state = backbone.model.state_dict()
-    for value in state.values():
-        value.fill_(torch.nan)
-    try:
-        with loading(name):
-            backbone.model.load_pretrained(str(place))
-    except KeyError as error:
-        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
-    left = sorted(key for key, value in state.items() if value.isnan().any())
-    taken = sum(value.numel() for key, value in state.items() if key != "pos_embed")
-    if left or taken != (there := sum(sizes.values()) - sizes[positions]):
-        odd = f"{left[0]} is not there" if left else f"{there} numbers, not {taken}"
-        raise ValueError(f"the weights of '{name}' are not those of {arch}: {odd}")
-    unused = ", without pre_logits" * (len(sizes) < len(shapes))
-    backbone.pretrained, backbone.source = True, f"the weights in {place.name}{unused}"
     return backbone
 
 
@@ -296,7 +227,6 @@ def _size_of(name: str, patches: int, embed: nn.Module, wanted: Size | None) -> 
 
 
 # ---- Modules
-# --------------------------------------------------------------------------------------------------
 
 
 def view_of(module: nn.Module) -> nn.Module:

@@ -1,7 +1,6 @@
-"""What all loaders of models share: size and framing of images, and where files lie."""
+"""What all loaders of models share: size and framing of images, errors, and names of files."""
 
 import argparse
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch.serialization import safe_globals
 from helpers.names import FILES, LOCAL
 
 Size = tuple[int, int]  # height and width in pixels
-FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of weights
 
 
@@ -90,13 +88,6 @@ def require_real(name: str, state: Mapping[str, torch.Tensor]) -> None:
         raise ValueError(f"the weights of '{name}' hold {state[odd].dtype} in '{odd}'")
 
 
-def located(path: str) -> Path:
-    """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it."""
-    folders = filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))
-    places = [Path(path).expanduser(), *(Path(folder, path).expanduser() for folder in folders)]
-    return next((place for place in places if place.exists()), places[0])
-
-
 def parts_of(name: str) -> tuple[str, str, str]:
     """Prefix and path of a local model, and the architecture behind the path of 'file:PATH@ARCH'.
 
@@ -112,7 +103,7 @@ def parts_of(name: str) -> tuple[str, str, str]:
 def nameless(name: str) -> str:
     """The name of a model as a result may hold it, without the folder that it lies in."""
     prefix, path, architecture = parts_of(name)
-    place = located(path)
+    place = Path(path).expanduser()
     if not prefix or not (place if prefix in FILES else place / "config.json").is_file():
         return name
     return f"{prefix}{place.resolve().name}" + (architecture and f"@{architecture}")

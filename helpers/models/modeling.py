@@ -22,21 +22,15 @@ from torch.nn import functional as F
 class ShiftedLinear(nn.Linear):
     """The second MLP layer of a block, with `units` of its input shifted to registers.
 
-    They act at `owners`, their registers, and are zero at the patches, or with `clear` "all" at
-    every other token. Registers stand at `first` to before `prefix`, patches from there on.
+    They act at `owners`, their registers, and are zero at the patches. Registers stand at `first`
+    to before `prefix`, patches from there on.
 
     The weight has a dimension more than a plain layer's, so that a model without registers cannot
     take it in silence.
     """
 
     def __init__(
-        self,
-        linear: nn.Linear,
-        units: list[int],
-        owners: list[int],
-        first: int,
-        prefix: int,
-        clear: str = "patches",
+        self, linear: nn.Linear, units: list[int], owners: list[int], first: int, prefix: int
     ):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -46,7 +40,7 @@ class ShiftedLinear(nn.Linear):
         self.bias = linear.bias
         self.register_buffer("units", torch.tensor(units, device=linear.weight.device))
         self.register_buffer("owners", torch.tensor(owners, device=linear.weight.device))
-        self.first, self.prefix, self.clear = first, prefix, clear
+        self.first, self.prefix = first, prefix
 
     def forward(self, x: Tensor) -> Tensor:
         place = torch.arange(x.shape[1], device=x.device)[:, None]
@@ -54,7 +48,7 @@ class ShiftedLinear(nn.Linear):
         values = x[..., self.units]  # (image, token, unit)
         others = values.masked_fill(registers, 0)
         largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))  # with its sign
-        values = values.masked_fill(place >= (0 if self.clear == "all" else self.prefix), 0)
+        values = values.masked_fill(place >= self.prefix, 0)
         values = torch.where(registers, largest.where(place - self.first == self.owners, 0), values)
         return F.linear(x.index_copy(-1, self.units, values), self.weight[0], self.bias)
 
@@ -71,9 +65,7 @@ class PassedBy(nn.Module):
         return self.norm(x).masked_fill((place >= self.first) & (place < self.prefix), 0)
 
 
-def add_registers(
-    model: nn.Module, count: int, neurons: dict[str, list], clear: str = "patches"
-) -> nn.Module:
+def add_registers(model: nn.Module, count: int, neurons: dict[str, list]) -> nn.Module:
     """Give a timm VisionTransformer or Eva `count` zero registers, in place.
 
     They are the last of its prefix tokens; `neurons`, path of an MLP layer -> [units, owners],
@@ -100,7 +92,7 @@ def add_registers(
         if hasattr(block.attn, "num_prefix_tokens"):
             block.attn.num_prefix_tokens += count
     for path, (units, owners) in neurons.items():
-        layer = ShiftedLinear(model.get_submodule(path), units, owners, old, old + count, clear)
+        layer = ShiftedLinear(model.get_submodule(path), units, owners, old, old + count)
         model.set_submodule(path, layer)
     return model
 
@@ -117,7 +109,7 @@ def made(name: str | None, arguments: dict) -> nn.Module:
 def unloaded(config: dict) -> nn.Module:
     """The model that config.json describes, with weights as they are before any are loaded."""
     model = made(config["architecture"], config["arguments"])
-    return add_registers(model, config["registers"], config["neurons"], config["clear"])
+    return add_registers(model, config["registers"], config["neurons"])
 
 
 def load(folder: str | Path = Path(__file__).parent) -> nn.Module:

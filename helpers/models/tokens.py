@@ -16,7 +16,6 @@ class TokenLayout:
         appended: test-time registers, after the patches or, with `rotary`, right before them.
         kept: patches left in the sequence where others were removed; None where all are there.
         rotary: whether the blocks rotate queries and keys of all tokens behind the prefix.
-        paired: whether attention has a bias for each pair of tokens, which fixes their places.
 
     >>> layout = TokenLayout((2, 3), registers=4)
     >>> layout.patches, layout.prefix, layout.tokens
@@ -30,7 +29,6 @@ class TokenLayout:
     appended: int = 0
     kept: int | None = None
     rotary: bool = False
-    paired: bool = False
 
     @property
     def patches(self) -> int:
@@ -86,7 +84,8 @@ class TokenLayout:
 
     def cls_token(self, x: Tensor, dim: int = -2) -> Tensor:
         """The [CLS] token of `x`, with `dim` removed. Raises ValueError for a model without one."""
-        self.require_cls()
+        if not self.cls:
+            raise ValueError("this model has no [CLS] token (it pools its patches)")
         return self._checked(x, dim).select(dim, 0)
 
     def register_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
@@ -112,27 +111,11 @@ class TokenLayout:
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""
-        if count:
-            self.require_free()
         return replace(self, appended=self.appended + count)
 
     def with_kept(self, count: int) -> "TokenLayout":
         """The layout after all but `count` patches were removed."""
-        self.require_free()
         return replace(self, kept=count)
-
-    def require_free(self) -> None:
-        """Raise ValueError where attention has a bias for each pair of tokens."""
-        if self.paired:
-            raise ValueError(
-                "attention of this model has a bias for each pair of tokens: none can be added, "
-                "removed or moved"
-            )
-
-    def require_cls(self) -> None:
-        """Raise ValueError where there is no [CLS] token, so that no patch is read in its place."""
-        if not self.cls:
-            raise ValueError("this model has no [CLS] token (it pools its patches)")
 
     def _checked(self, x: Tensor, dim: int) -> Tensor:
         if x.shape[dim] != self.tokens:

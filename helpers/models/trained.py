@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from helpers.files import digest_of, write_text, written_whole
 from helpers.models.backbone import Backbone
 from helpers.models.controls import CONTROL_DATA
-from helpers.models.family import Framing, located
+from helpers.models.family import Framing
 from helpers.models.timm_family import wrap_at
 from helpers.settings import check_choice
 
@@ -232,7 +232,7 @@ def path_of(name: str) -> Path:
     """The file of weights of a model of this project, by its name or as 'scratch:PATH'."""
     kind, colon, path = name.partition(":")
     if kind + colon in (FILE, ADDED[1], SINKS[1]):
-        return located(path)
+        return Path(path).expanduser()
     return WEIGHTS / f"{name}.safetensors"
 
 

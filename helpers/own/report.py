@@ -112,7 +112,7 @@ def advice(d: Diagnosis, model: str = "") -> list[str]:
 
 
 def remedy(d: Diagnosis, model: str = "") -> str:
-    """The command that shifts the neurons, or three lines of Python where `edit` cannot write the
+    """The command that shifts the neurons, or four lines of Python where `edit` cannot write the
     model; '' where none are to be moved.
 
     `model` is its name with the folder in which it lies; the diagnosis has the name alone.
@@ -126,9 +126,10 @@ def remedy(d: Diagnosis, model: str = "") -> str:
     units = [(x.block, x.unit) for x in d.moved]
     given = "module" if d.unwritable == UNNAMED else repr(model)
     return (
-        "from helpers.interventions import model_with_test_time_registers\n"
+        "from helpers.interventions import test_time_registers\n"
         "from helpers.models import load_backbone\n"
-        f"model = model_with_test_time_registers(load_backbone({given}), {units})"
+        f"with test_time_registers(load_backbone({given}), {units}) as model:\n"
+        "    output = model(pixels)"
     )
 
 

@@ -67,5 +67,5 @@ def test_any_form_of_a_model(function, model, pixels):
 def test_without_cls_only_the_attention_received(pixels):
     pooled = timm.create_model(NAME, class_token=False, global_pool="avg", **SMALL)
     assert attention_received(pooled, pixels).shape == (5, 16)
-    with pytest.raises(ValueError, match=r"ClsAttention needs a \[CLS\] token"):
+    with pytest.raises(ValueError, match=r"no \[CLS\] token"):
         cls_attention(pooled, pixels)

@@ -41,15 +41,11 @@ def expected(backbone, pixels):
 def test_files_give_what_the_intervention_gives(written):
     backbone, folder, found = written
     assert {path.name for path in folder.iterdir()} == {
-        "model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2",
-        "README.md"
+        "model.safetensors", "config.json", "modeling.py", "check.safetensors", "README.md"
     }  # fmt: skip
     change = expected(backbone, pixels()) - backbone(pixels())
     assert found["difference"] < 1e-5 and found["change"] == pytest.approx(change.abs().max())
     assert "The neurons 7:417, 5:3, 7:2 (block:unit" in (folder / "README.md").read_text()
-    graph = torch.export.load(folder / "model.pt2").module()
-    three = pixels(3)
-    torch.testing.assert_close(graph(three), expected(backbone, three), rtol=1e-4, atol=1e-4)
     assert (text := (folder / "config.json").read_text()).startswith('{\n "of": "vit_tiny')
     config = json.loads(text)
     assert (
@@ -69,11 +65,11 @@ sys.path.insert(0, sys.argv[1])
 import torch
 from safetensors.torch import load_file, save_file
 from modeling import load
-model, graph = load(), torch.export.load(sys.argv[1] + "/model.pt2").module()
+model = load()
 x = load_file(sys.argv[2])["x"]
 maps = model.get_intermediate_layers(x, n=4, reshape=True)
-save_file({"model": model(x), "graph": graph(x), "maps": torch.stack(maps).contiguous()}, sys.argv[2])
-"""  # noqa: E501
+save_file({"model": model(x), "maps": torch.stack(maps).contiguous()}, sys.argv[2])
+"""
 
 
 def test_a_process_without_the_project(written, tmp_path):
@@ -88,8 +84,7 @@ def test_a_process_without_the_project(written, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     got = load_file(tmp_path / "x.safetensors")
-    for name in ("model", "graph"):
-        torch.testing.assert_close(got[name], expected(backbone, x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got["model"], expected(backbone, x), rtol=1e-4, atol=1e-4)
     assert got["maps"].shape == (4, 3, 192, 14, 14)
 
 
@@ -117,11 +112,10 @@ def test_models_of_other_kinds(name, tmp_path):
     for key, value in backbone.model.state_dict().items():
         if "gamma" in key or key.endswith("norm_pre.bias"):  # so that blocks and its bias count
             value.fill_(0.5)
-    found = write_model(backbone, NEURONS[1:], tmp_path, x, count=2, graph=False)
+    found = write_model(backbone, NEURONS[1:], tmp_path, x, count=2)
     assert found["difference"] < 1e-5 * backbone(x).abs().max() < found["change"]
-    assert not (tmp_path / "model.pt2").exists()
-    config, text = json.loads((tmp_path / "config.json").read_text()), tmp_path / "README.md"
-    assert config["input_size"] == [3, 112, 112] and "model.pt2" not in text.read_text()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["input_size"] == [3, 112, 112]
     for key in ("mean", "std"):
         assert config[key] == pytest.approx(
             getattr(backbone.transform.transforms[-1], key).tolist(), abs=1e-6
@@ -155,14 +149,13 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "there").exists()
 
 
-@pytest.mark.parametrize("which", ["--neurons 1:0 --no-pt2", "--auto"])
+@pytest.mark.parametrize("which", ["--neurons 1:0", "--auto"])
 def test_the_command(which, tmp_path, capsys):
     command = f"edit control-position {which} --images scenes -n 6 --out".split()
     assert main([*command, str(tmp_path)]) == 0
     assert json.loads((tmp_path / "config.json").read_text())["neurons"] == {
         "blocks.1.mlp.fc2": [[0], [0]]
     }
-    assert (tmp_path / "model.pt2").exists() is (which == "--auto")
     assert "control-position with 1:0 shifted to 1 additional token(s)." in capsys.readouterr().out
 
 

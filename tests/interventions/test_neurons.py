@@ -1,6 +1,7 @@
 """Test-time registers and ablated neurons against the forward pass of tests/zoo.py, in float64,
 without a hook."""
 
+import inspect
 from contextlib import ExitStack
 from functools import partial
 
@@ -273,17 +274,27 @@ def test_conditions_of_a_test_time_study(scenes, name):
     assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 6
 
 
-def test_conditions_of_a_shift(scenes):
+def test_conditions_of_a_shift(scenes, monkeypatch):
     """What each appends, that it clears the patches or leaves them, and that it is what it says."""
     name = "control-position"
     backbone, own = load_backbone(name), [(PLANTED_BLOCK[name], REGISTER_NEURON)]
+    high, appended, of, given = {}, {}, {}, []
+    for kind in (module.test_time_registers, module.ablated_neurons):
+        signature = inspect.signature(kind)
+
+        def told(*args, kind=kind, signature=signature, **options):
+            bound = signature.bind(*args, **options)
+            bound.apply_defaults()
+            given.append(bound.arguments)
+            return kind(*args, **options)
+
+        monkeypatch.setattr(module, kind.__name__, told)
     conditions = shift_conditions({name: own}, {name: [*own, (4, 9)]}, seed=2)
-    high, appended, shifted = {}, {}, {}
     for condition, change in conditions.items():
         with change(backbone):
             high[condition] = bool((largest(backbone, scenes)[0] > 6).any())
             appended[condition] = backbone.layout.appended
-            shifted[condition] = backbone.interventions[-1]
+            of[condition] = given[-1]
     draws = [f"random_{draw}" for draw in range(5)]
     shares = [f"tokens_{count}" for count in range(1, 6)]
     variants = ["cls_cleared", "normal", "mean", *shares, "shared"]
@@ -292,7 +303,6 @@ def test_conditions_of_a_shift(scenes):
     assert appended == dict.fromkeys(conditions, 1) | dict.fromkeys(["zeroed", *draws], 0) | {
         f"tokens_{count}": count for count in range(1, 6)
     }
-    of = {condition: arguments for condition, (_, arguments) in shifted.items()}
     drawn = [of[draw]["neurons"] for draw in draws]
     assert len({units[0] for units in drawn}) == 5 and all(unit[0][0] == 1 for unit in drawn)
     assert of["cls_cleared"]["clear"] == "all" != of["moved"]["clear"] == of["shared"]["clear"]

@@ -34,7 +34,7 @@ def test_what_learns_goes_on_learning():
     model = add_registers(made(), 2, NEURONS)
     layer = model.blocks[1].mlp.fc2
     assert isinstance(layer, ShiftedLinear) and type(model.blocks[0].mlp.fc2) is nn.Linear
-    assert (layer.first, layer.prefix, layer.clear) == (1, 3, "patches")
+    assert (layer.first, layer.prefix) == (1, 3)
     assert [layer.units.tolist(), layer.owners.tolist()] == NEURONS["blocks.1.mlp.fc2"]
     assert all(p.requires_grad for p in model.parameters())
 
@@ -50,10 +50,10 @@ def folder(request, tmp_path):
     name = "vit_tiny_patch16_224" if request.param == "of timm" else None
     arguments = SMALL | ({} if name is None else {"num_heads": 4})
     plain = made(**arguments)
-    model = add_registers(plain, 2, NEURONS, "all")
+    model = add_registers(plain, 2, NEURONS)
     kept(model, tmp_path)
     config = {"architecture": name, "arguments": arguments, "neurons": NEURONS}
-    config |= {"registers": 2, "clear": "all"}
+    config |= {"registers": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     return tmp_path, model
 
@@ -69,7 +69,6 @@ def test_the_loader_makes_the_model_and_checks_it(folder):
     checked_by(place, pixels, output)
     loaded = load(place)
     assert torch.equal(loaded(pixels.float()), output)
-    assert loaded.blocks[1].mlp.fc2.clear == "all"
     assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
 
 

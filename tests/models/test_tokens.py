@@ -56,8 +56,6 @@ def test_without_cls_is_refused_not_misread():
     layout = TokenLayout((2, 2), cls=False)
     with pytest.raises(ValueError, match=r"no \[CLS\] token"):
         layout.cls_token(sequence(layout))
-    with pytest.raises(ValueError, match=r"no \[CLS\] token"):
-        layout.require_cls()
     assert layout.patch_tokens(sequence(layout))[0].flatten().tolist() == [0, 1, 2, 3]
 
 

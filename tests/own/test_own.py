@@ -184,11 +184,11 @@ def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
     lines = advice(found)
     at = next(i for i, line in enumerate(lines) if line.startswith("from "))
     assert not any("helpers edit" in line for line in lines)
-    made = {}
-    exec("\n".join(lines[at : at + 3]), made)
     pixels = torch.randn(1, 3, *backbone.image_size, generator=torch.Generator().manual_seed(0))
+    made = {"pixels": pixels}
+    exec("\n".join(lines[at : at + 4]), made)
     with moved_neurons(backbone, found.moved):
-        torch.testing.assert_close(made["model"](pixels), backbone(pixels), rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(made["output"], backbone(pixels), rtol=1e-4, atol=1e-3)
 
 
 def test_the_halves_share_no_image_and_the_other_one_is_tested():
