@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from helpers.capture import cache
 from helpers.capture.inputs import batches_of, check_pixels
 from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
 from helpers.models import Backbone, backbone_of
@@ -37,6 +38,8 @@ def capture(
     into: Mapping[str, Callable[[Tensor], object]] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
     """Run `images` through the model once and return what the reducers keep.
+
+    Where the variable REGISTERS_CACHE names a folder, it is kept there, and read again.
 
     Args:
         model: what `load_backbone` takes, or a Backbone with the interventions that are active.
@@ -65,6 +68,10 @@ def capture(
     if isinstance(images, Tensor):
         check_pixels(backbone, images)
     backbone.model.eval().to(device)
+    path = None if into else cache.path_of(backbone, images, reducers, dtype)
+    if path is not None and path.exists():
+        kept = cache.read(path)
+        return {key: kept[key] for reducer in reducers for key in reducer.keys}
     batches = tqdm(
         batches_of(backbone, images, batch_size, workers),
         total=-(-len(images) // batch_size),
@@ -75,7 +82,10 @@ def capture(
         one = _Pass(backbone, plan, dtype, into, len(images))
         for (point, block), watched in one.watched().items():
             hooks.callback(backbone.watch(point, block, one.watcher(block, watched)).remove)
-        return one.run(batches, batch_size)
+        kept = one.run(batches, batch_size)
+    if path is not None:
+        cache.write(path, kept)
+    return kept
 
 
 def cls_attention(

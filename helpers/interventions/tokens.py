@@ -4,6 +4,7 @@ They nest in any order: the outer one acts first. Each sets the backbone's layou
 then see, so that `capture` reads the right tokens inside.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
@@ -26,17 +27,33 @@ Change = Callable[[Backbone], AbstractContextManager]
 def intervention(
     change: Callable[..., Iterator[Backbone]],
 ) -> Callable[..., AbstractContextManager[Backbone]]:
-    """A context manager of `change(backbone, ...)`; the layout is afterwards what it was before."""
+    """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside.
+
+    The layout is afterwards what it was before. A function that is not one of helpers is named with
+    its code, and its hooks remain unknown.
+    """
+    managed, signature = contextmanager(change), inspect.signature(change)
+    ours = change.__module__.startswith("helpers.")
 
     @wraps(change)
     @contextmanager
-    def manager(backbone: Backbone, *args: Any, **options: Any) -> Iterator[Backbone]:
-        layout = backbone.layout
+    def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        backbone, arguments = given.args[0], dict(given.arguments)
+        del arguments["backbone"]
+        entry = (change.__name__, arguments if ours else arguments | {"code": change})
+        before, layout = backbone.interventions, backbone.layout
+        own_hooks, hooks = backbone.own_hooks, backbone.hooks
         try:
-            with contextmanager(change)(backbone, *args, **options):
+            with managed(*args, **options):
+                backbone.interventions = (*before, entry)
+                if ours:
+                    backbone.own_hooks = own_hooks | (backbone.hooks - hooks)
                 yield backbone
         finally:
-            backbone.layout = layout
+            backbone.interventions, backbone.layout = before, layout
+            backbone.own_hooks = own_hooks
 
     return manager
 

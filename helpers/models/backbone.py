@@ -1,6 +1,8 @@
 """Backbone: one interface to the Vision Transformers of several libraries and their insides."""
 
 import hashlib
+import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +16,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torchvision.transforms import Normalize
 
+from helpers.files import digest_of
 from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
 See = Callable[[Any], object]  # called with what goes through a point of a model
 Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
+PLAIN = bool | int | float | str | tuple | None  # settings of a module
 
 
 class LayerNames(NamedTuple):
@@ -43,6 +47,8 @@ class Backbone(ABC):
         pretrained: False for random weights; True for the controls, whose weights are constructed.
         next_image: index of the first image of the next forward pass, for what treats each image in
             its own way; a pass counts it on.
+        interventions: name and arguments of each that is active, the outermost first (see
+            helpers/interventions/tokens.py); `own_hooks`: the numbers of their hooks.
         source: of a model from a file of weights, which of those in it were read; else "".
     """
 
@@ -54,6 +60,8 @@ class Backbone(ABC):
     transform: Callable[[Image.Image], Tensor]
     pretrained: bool
     next_image: int = 0
+    interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
+    own_hooks: frozenset[int] = frozenset()
     source: str = ""
 
     family: ClassVar[str]
@@ -186,6 +194,13 @@ class Backbone(ABC):
         """Number of weights of the vision tower, with its head where it has one."""
         return sum(p.numel() for p in self.model.parameters())
 
+    @property
+    def hooks(self) -> frozenset[int]:
+        """The numbers of all hooks that a forward pass of the model calls."""
+        places = ("_forward_hooks", "_forward_pre_hooks")
+        modules = self.model.modules()
+        return frozenset(x for part in modules for place in places for x in getattr(part, place))
+
     @cached_property
     def weights_hash(self) -> str:
         """First 16 hex digits of the sha256 over names, shapes and bytes of the state dict."""
@@ -200,6 +215,21 @@ class Backbone(ABC):
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         read = {"source": self.source} if self.source else {}
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys} | read
+
+    @property
+    def configuration(self) -> str:
+        """A digest of what decides an output besides the weights: modules, settings, `forward`, and
+        the preprocessing as it prints itself.
+        """
+        parts = [repr(self.model), repr(self.transform)]
+        for module in self.model.modules():
+            own = vars(module).items()
+            parts += [f"{key} {x!r}" for key, x in own if isinstance(x, PLAIN) and key[0] != "_"]
+            if code := getattr(inspect.unwrap(module.forward), "__code__", None):
+                parts += [repr(code.co_code), *code.co_names]
+                # (a set is in another order in each process)
+                parts += [repr(x) for x in code.co_consts if not isinstance(x, frozenset)]
+        return digest_of(re.sub(r" at 0x[0-9a-f]+", "", "\n".join(parts)), length=16)
 
     def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.

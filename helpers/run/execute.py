@@ -30,6 +30,8 @@ from helpers.run.kernel import OwnKernel, executed
 from helpers.run.parameters import check_replaced, check_run, resolve_all
 from helpers.run.provenance import fingerprint, provenance
 
+CACHE = "REGISTERS_CACHE"  # where kernels find the folder of captures, see capture/cache.py
+
 
 class Outcome(NamedTuple):
     """What became of one notebook: a verdict, 'stored', 'kept' (nothing to do) or 'failed', and
@@ -79,15 +81,16 @@ def execute(
     id: str,
     parameters: Mapping[str, Any] | None = None,
     threads: int = 1,
+    cache: str = "none",
     **options: Any,
 ) -> Executed:
-    """Execute the notebook of a claim with these parameters, else its own; the rest as in
-    `executed`.
+    """Execute the notebook of a claim with these parameters, else its own, and with captures in the
+    folder `cache`; the rest as in `executed`.
     """
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        options["variables"] = {FOLDER: folder}
+        options["variables"] = {FOLDER: folder, CACHE: cache}
         notebook = executed(project.source(id), given, project.root, threads, **options)
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
@@ -165,8 +168,10 @@ def computed(
         raise ValueError(f"other code lies at {root} on {os.uname().nodename} than here")
     origin = provenance(root, parameters.get("device", "cpu"))
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
+    cache = "none" if run == CONTROLS else cache
     failed = root / "_build" / "failed" / run / f"{id}.ipynb"
-    done = execute(project, id, parameters, threads, failed=failed, bar=bar)
+    done = execute(project, id, parameters, threads, cache, failed=failed, bar=bar)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     judged = Result.from_json(project.registry[id], done.result)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from zoo import hooks
 
 from helpers.capture import ClsTokens, FinalTokens, MassiveTokens, TokenNorms, capture
 from helpers.images import load_images
@@ -80,7 +79,8 @@ def test_after_the_last_block_it_is_before_the_final_norm(backbone):
     assert differ.nonzero()[:, 1].unique().tolist() == [1 + i for i in LATTICE[MODEL]]
 
 
-def test_it_is_undone(backbone):
+def test_it_is_undone_and_told(backbone):
+    before = backbone.hooks
     with set_channels(backbone, ONSET, LOAD, [0.0, 0.0]):
-        assert hooks(backbone.model) == 1
-    assert hooks(backbone.model) == 0
+        assert backbone.interventions[0][0] == "set_channels" and backbone.hooks > before
+    assert backbone.hooks == before and backbone.interventions == ()

@@ -273,6 +273,16 @@ def test_moved_positions(backbone):
     assert torch.equal(entering(backbone, x), before)
 
 
+@vit
+def test_an_intervention_says_what_it_was_given(backbone):
+    with appended_registers(backbone, 2), dropped_patches(backbone, 0.5):
+        assert backbone.interventions == (
+            ("appended_registers", {"count": 2, "init": "zeros", "seed": 0}),
+            ("dropped_patches", {"rate": 0.5, "mode": "remove", "seed": 0}),
+        )
+    assert backbone.interventions == ()
+
+
 @every
 def test_nothing_is_nothing(backbone):
     x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
@@ -305,7 +315,7 @@ def test_all_is_restored(backbone, change, arguments):
     with pytest.raises(ZeroDivisionError), change(backbone, **arguments):
         entering(backbone, x)
         _ = 1 / 0
-    assert backbone.layout is layout and hooks(backbone.model) == 0
+    assert backbone.layout is layout and hooks(backbone.model) == 0 and not backbone.interventions
     assert all(torch.equal(value, before[key]) for key, value in seen(backbone, x).items())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (np.random.get_state()[1] == states[1]).all()
@@ -384,12 +394,12 @@ def test_nested_changes_are_those_entered_one_inside_another():
     changes = [partial(appended_registers, count=count, init="normal") for count in counts]
     drop, x = partial(dropped_patches, rate=0.4, seed=5), pixels(backbone)
     with changes[0](backbone), drop(backbone), changes[1](backbone):
-        expected = backbone.layout, seen(backbone, x)
+        expected = backbone.layout, backbone.interventions, seen(backbone, x)
     condition = nested(changes[0], drop, changes[1])
     for _ in range(2):  # it can be entered again
         with condition(backbone) as same:
-            found = backbone.layout, seen(backbone, x)
-        assert same is backbone and found[0] == expected[0] and found[0].appended == 5
-        assert all(torch.equal(found[1][key], value) for key, value in expected[1].items())
+            found = backbone.layout, backbone.interventions, seen(backbone, x)
+        assert same is backbone and found[:2] == expected[:2] and found[0].appended == 5
+        assert all(torch.equal(found[2][key], value) for key, value in expected[2].items())
     with nested()(backbone):
-        assert backbone.layout.appended == 0
+        assert backbone.layout.appended == 0 and not backbone.interventions

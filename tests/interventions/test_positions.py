@@ -83,6 +83,7 @@ def test_rolled_content_is_that_of_rolled_pixels(name):
         found, before, rtol=1e-3
     )
     assert torch.equal(capture(backbone, pixels, reducers)["patch_norms"], before)
+    assert backbone.interventions == ()
 
 
 @pytest.mark.parametrize(

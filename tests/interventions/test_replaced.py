@@ -92,7 +92,7 @@ def test_an_image_without_a_row_is_refused(backbone):
     few = replaced_tokens(backbone, PLACES[:2], torch.zeros(1, 1, 1, 1), [0])
     with pytest.raises(ValueError, match="2 images"), few:
         backbone(pixels(backbone, 3))
-    assert not hooks(backbone.model)
+    assert not hooks(backbone.model) and not backbone.interventions
 
 
 @models("vit", "registers", "layerscale", "dinov3-reg4", "pooled")
