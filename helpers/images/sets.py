@@ -69,7 +69,10 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     @property
     def pixel_digest(self) -> str:
         """As `digest`, over the name and the pixels as they were loaded."""
-        return digest_of("\n".join([self.name, *self.contents]), length=16)
+        loaded = self.contents
+        if loaded is None:
+            loaded = [digest_of(str(one.size), one.tobytes(), length=32) for one in self]
+        return digest_of("\n".join([self.name, *loaded]), length=16)
 
     def describe(self) -> dict[str, Any]:
         """Name, number, seed, digest, skipped ids, the nearest data set on the hub, and notes."""
