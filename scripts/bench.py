@@ -50,7 +50,6 @@ def with_timm(backbone: Backbone) -> Method:
 
     It takes attention maps where dropout would act on them, so attention must not be fused.
     """
-    backbone.layout.require_cls()
     layout, blocks = backbone.layout, range(backbone.depth)
     tensors = [*backbone.model.parameters(), *backbone.model.buffers()]
     twin = copy.deepcopy(backbone.model, {id(tensor): tensor for tensor in tensors})  # same weights

@@ -253,7 +253,8 @@ def block_strips(strips: Mapping[str, ArrayLike]) -> list[np.ndarray]:
     found = []
     for part, count, (title, maps) in zip(parts, counts, strips.items(), strict=True):
         part.suptitle(*shortened([title]), fontsize="medium")
-        axes, scale = part.subplots(count, 6, squeeze=False), colour_scale(np.asarray(maps))
+        maps = np.asarray(maps)
+        axes, scale = part.subplots(count, 6, squeeze=False), colour_scale(maps)
         for block, (ax, values) in enumerate(zip(axes.flat, maps, strict=False)):
             drawn = _draw(ax, values, scale)
             ax.set_title(f"block {block}")

@@ -65,8 +65,8 @@ def grid_norms(images=16, side=8, share=0.03, seed=0):
     return np.where(rng.random(norms.shape) < share, rng.lognormal(6, 0.2, norms.shape), norms)
 
 
-def measured(model, value, low=None, high=None, name="outlier_images", unit="share of images"):
-    return Value(name, model, unit=unit, value=value, low=low, high=high)
+def measured(model, value, low=None, high=None, name="outlier_images"):
+    return Value(name, model, value=value, low=low, high=high)
 
 
 def estimates(*values):
