@@ -398,7 +398,6 @@ def baselines(project, ids, jobs):
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
-@click.option("--figures", type=PATH, help="a folder for the figures, as SVG; of one model")
 @click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
 def diagnose(
     project,
@@ -412,15 +411,14 @@ def diagnose(
     labelled,
     out,
     numbers,
-    figures,
     exit_code,
     **options,
 ):
     """Examine models: have they outlier tokens, where, what writes them, what does shifting them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
     """
-    if (out or figures) and len(names) > 1:
-        raise ValueError("--out and --figures are of one model; name one, or give --json FOLDER")
+    if out and len(names) > 1:
+        raise ValueError("--out is of one model; name one, or give --json FOLDER")
     names = [*map(_model, names)]
     from helpers import models, own
     from helpers.images import load_images
@@ -444,11 +442,8 @@ def diagnose(
         print(f"Read: {backbone.source}; {pixels}" if backbone.source else f"Read: {pixels}")
         if exit_code and found.outliers:
             status = status or OUTLIERS
-        drawn = own.pictures(found) if out or figures else {}
         if out:
-            write_text(out, own.page(found, drawn))
-        for title, (svg, _) in drawn.items() if figures else ():
-            write_text(figures / f"{title}.svg", svg)
+            write_text(out, own.page(found, own.pictures(found)))
         if numbers:
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".json"
             text = json.dumps(own.to_json(found), indent=1, ensure_ascii=False, allow_nan=False)
