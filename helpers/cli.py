@@ -154,9 +154,8 @@ def list_claims(project, name):
     rows = [("claim", "title", "each run: beside the paper; verdict")]
     for id, claim in project.registry.claims.items():
         said = [str(one) for one in found if one.id == id and name in (None, one.run)]
-        none = "no result yet" if claim.notebook else "no notebook yet"
         if said or not name:
-            rows.append((id, claim.title, "; ".join(said) or none))
+            rows.append((id, claim.title, "; ".join(said) or "no result yet"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
@@ -228,9 +227,6 @@ def show(project, id, values):
         print(f"  {one}")
         if one.reason:
             print(f"    {one.reason}")
-    if claim.notebook is None:
-        print(f"\nnotebook: none yet: {claim.waiting}")
-        return
     cells = read_notebook(project.source(id)).cells
     (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
     print(f"\nnotebook: {claim.notebook}\n\nparameters, on the reference models:\n{source}")
@@ -325,7 +321,7 @@ def book(project, jobs):
     from helpers.book.build import build
     from helpers.run.execute import run_claims
 
-    if _ended(run_claims(project, project.with_notebook(), jobs=jobs)):
+    if _ended(run_claims(project, [*project.registry.claims], jobs=jobs)):
         return _failed("the book was not built, since the lines above tell of failures")
     try:
         print(build(project.root) / "index.html")
@@ -380,7 +376,7 @@ def baselines(project, ids, jobs):
     """
     from helpers.run.execute import store_outputs
 
-    ids = [*map(project.registry.named, ids)] or project.with_notebook()
+    ids = [*map(project.registry.named, ids)] or [*project.registry.claims]
     outcomes = store_outputs(project, ids, jobs)
     return _ended(outcomes) or int(any(unexpected(one.calibration) for one in outcomes))
 

@@ -27,7 +27,7 @@ _ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 def problems(project: Project) -> Iterator[str]:
     """One line for each disagreement in the project."""
     root, registry = project.root, project.registry
-    sources = {registry[id].notebook: registry[id] for id in project.with_notebook()}
+    sources = {claim.notebook: claim for claim in registry.claims.values()}
     there = {_name(project, path) for path in root.glob("notebooks/*/*.ipynb")}
     for name in sorted(sources.keys() - there):
         yield f"{name}: missing, although notebooks/claims has its claim"
