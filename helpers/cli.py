@@ -154,9 +154,8 @@ def list_claims(project, name):
     rows = [("claim", "title", "each run: beside the paper; verdict")]
     for id, claim in project.registry.claims.items():
         said = [str(one) for one in found if one.id == id and name in (None, one.run)]
-        none = "no result yet" if claim.notebook else "no notebook yet"
         if said or not name:
-            rows.append((id, claim.title, "; ".join(said) or none))
+            rows.append((id, claim.title, "; ".join(said) or "no result yet"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
@@ -228,9 +227,6 @@ def show(project, id, values):
         print(f"  {one}")
         if one.reason:
             print(f"    {one.reason}")
-    if claim.notebook is None:
-        print(f"\nnotebook: none yet: {claim.waiting}")
-        return
     cells = read_notebook(project.source(id)).cells
     (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
     print(f"\nnotebook: {claim.notebook}\n\nparameters, on the reference models:\n{source}")
@@ -325,7 +321,7 @@ def book(project, jobs):
     from helpers.book.build import build
     from helpers.run.execute import run_claims
 
-    if _ended(run_claims(project, project.with_notebook(), jobs=jobs)):
+    if _ended(run_claims(project, [*project.registry.claims], jobs=jobs)):
         return _failed("the book was not built, since the lines above tell of failures")
     try:
         print(build(project.root) / "index.html")
@@ -380,7 +376,7 @@ def baselines(project, ids, jobs):
     """
     from helpers.run.execute import store_outputs
 
-    ids = [*map(project.registry.named, ids)] or project.with_notebook()
+    ids = [*map(project.registry.named, ids)] or [*project.registry.claims]
     outcomes = store_outputs(project, ids, jobs)
     return _ended(outcomes) or int(any(unexpected(one.calibration) for one in outcomes))
 
@@ -398,7 +394,6 @@ def baselines(project, ids, jobs):
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
-@click.option("--figures", type=PATH, help="a folder for the figures, as SVG; of one model")
 @click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
 def diagnose(
     project,
@@ -412,15 +407,14 @@ def diagnose(
     labelled,
     out,
     numbers,
-    figures,
     exit_code,
     **options,
 ):
     """Examine models: have they outlier tokens, where, what writes them, what does shifting them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
     """
-    if (out or figures) and len(names) > 1:
-        raise ValueError("--out and --figures are of one model; name one, or give --json FOLDER")
+    if out and len(names) > 1:
+        raise ValueError("--out is of one model; name one, or give --json FOLDER")
     names = [*map(_model, names)]
     from helpers import models, own
     from helpers.images import load_images
@@ -444,11 +438,8 @@ def diagnose(
         print(f"Read: {backbone.source}; {pixels}" if backbone.source else f"Read: {pixels}")
         if exit_code and found.outliers:
             status = status or OUTLIERS
-        drawn = own.pictures(found) if out or figures else {}
         if out:
-            write_text(out, own.page(found, drawn))
-        for title, (svg, _) in drawn.items() if figures else ():
-            write_text(figures / f"{title}.svg", svg)
+            write_text(out, own.page(found, own.pictures(found)))
         if numbers:
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".json"
             text = json.dumps(own.to_json(found), indent=1, ensure_ascii=False, allow_nan=False)

@@ -1,6 +1,5 @@
-"""A small project in a temporary folder: two claims with a notebook that takes a second, and one
-that waits for its own; and what the tests of pages share: this checkout's results, and a
-browser."""
+"""A small project in a temporary folder: two claims with a notebook that takes a second; and what
+the tests of pages share: this checkout's results, and a browser."""
 
 import ast
 import json
@@ -122,16 +121,15 @@ def write_yaml(path: Path, data: object) -> None:
 
 
 def make_project(root: Path) -> Project:
-    """The small project; its claims are aa1-first, aa2-second (with notebooks) and aa3-later
-    (without)."""
+    """The small project; its claims are aa1-first and aa2-second."""
     ids = ("aa1-first", "aa2-second")
     for id in ids:
         write_notebook(root / "notebooks" / "beyond" / f"{id}.ipynb", id)
-    claims = dict.fromkeys(ids, CLAIM) | {"aa3-later": CLAIM | {"waiting": "needs probes"}}
+    claims = dict.fromkeys(ids, CLAIM)
     write_yaml(root / "notebooks" / "claims" / "beyond.yml", {"paper": PAPER, "claims": claims})
     write_yaml(
         root / "notebooks" / "profiles.yml",
-        {"profiles": dict.fromkeys([*ids, "aa3-later"], PROFILES)},
+        {"profiles": dict.fromkeys(ids, PROFILES)},
     )
     return Project(root)
 
@@ -222,7 +220,7 @@ def book():
 def calibration():
     """claim -> its stored result on the controls."""
     project = Project()
-    return {id: bundle(read_notebook(project.source(id))) for id in project.with_notebook()}
+    return {id: bundle(read_notebook(project.source(id))) for id in project.registry.claims}
 
 
 @pytest.fixture(scope="session")

@@ -33,10 +33,10 @@ def test_list_goes_on_after_what_is_broken(project, typed):
     broken.mkdir(parents=True)
     (broken / "aa1-first.json").write_text("[")
     lines = listed(typed)
-    assert set(lines) == {"claim", "aa1-first", "aa2-second", "aa3-later"}
+    assert set(lines) == {"claim", "aa1-first", "aa2-second"}
     assert "other: unreadable" in lines["aa1-first"]
     assert lines["aa1-first"].endswith("mine (not published): our own question; supported")
-    assert lines["aa3-later"].endswith("  no notebook yet")
+    assert lines["aa2-second"].endswith("  no result yet")
     margin(project, 3)
     assert listed(typed)["aa1-first"].endswith("supported, by today's criterion refuted")
 
@@ -102,7 +102,6 @@ REFUSED = {
     "run --all -p m=1": "'m'",
     "run --all --run lagre": "lagre",
     "run aa1-frist": "did you mean 'aa1-first'",
-    "run aa3-later": "needs probes",
     "run aa1-first -p n": "n: write it as NAME=VALUE",
     "run aa1-first -p rates=1": "did you mean 'rate'",
     "run aa1-first -p n=many": "many",

@@ -9,9 +9,7 @@ from helpers.claims.project import Project
 from helpers.claims.result import Result
 
 PROJECT = Project()
-CLAIMS = [
-    claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.source.bib
-]
+CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.source.bib]
 TESTED = "outlier_tokens > 0"
 
 

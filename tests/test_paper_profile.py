@@ -14,7 +14,7 @@ from helpers.run.execute import execute
 from helpers.run.parameters import resolve, texts_in
 
 PROJECT = Project()
-CLAIMS = [id for id in PROJECT.with_notebook() if "paper" in PROJECT.registry[id].profiles]
+CLAIMS = [id for id in PROJECT.registry.claims if "paper" in PROJECT.registry[id].profiles]
 MODELS = ("models", "twins", "pairs", "beside")
 # What hangs on the images, or on a machine: as on the reference models.
 OWN = ("dataset", "datasets", "by", "by_dataset", "group", "classes", "device", "published")

@@ -56,7 +56,7 @@ class Book:
         """Read a project: with `stored`, nothing that was only run here; with `only`, a run and
         some of its claims.
         """
-        ids = only[1] if only else project.with_notebook()
+        ids = only[1] if only else project.registry.claims
         log = history.load(project.root)
         registered = (*project.registry.claims, *project.registry.statements)
         log = {id: log[id] for id in registered if id in log}
@@ -201,7 +201,7 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
     """Where a claim stands over the results of its runs."""
     found = [one for one in results if one.without_controls]
     if not found:
-        controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
+        controls_only = all(test.model for test in claim.criterion.tests)
         status = compare(claim, {}, {}).status
         return Standing(VALIDATED if results or controls_only else "not run", status)
     status = min((one.compared.status for one in found), key=STATUSES.index)

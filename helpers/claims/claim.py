@@ -58,7 +58,6 @@ class Claim:
         expected: the verdict that each control must give when it is judged alone.
         more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
         profiles: named runs, each with the parameters that differ from the notebook's defaults.
-        waiting: why there is no notebook yet, or None.
         root: of the project to which it belongs.
     """
 
@@ -74,7 +73,6 @@ class Claim:
     expected: dict[str, str]
     profiles: dict[str, dict]
     source: Paper
-    waiting: str | None = None
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
     more_controls: dict = field(default_factory=dict)
@@ -82,11 +80,11 @@ class Claim:
     root: Path = field(default=Path(), compare=False)
 
     @property
-    def notebook(self) -> str | None:
-        """The path of its notebook from the project's root, None where there is none yet."""
+    def notebook(self) -> str:
+        """The path of its notebook from the project's root."""
         if self.measured_by:
             return self.measured_by.notebook
-        return None if self.waiting else f"notebooks/{self.source.folder}/{self.id}.ipynb"
+        return f"notebooks/{self.source.folder}/{self.id}.ipynb"
 
     @property
     def values_of(self) -> str:
@@ -95,8 +93,8 @@ class Claim:
 
     @cached_property
     def parameters(self) -> dict:
-        """The notebook's parameters with their defaults; none where there is no notebook yet."""
-        return notebook_parameters(self.root / self.notebook) if self.notebook else {}
+        """The notebook's parameters with their defaults."""
+        return notebook_parameters(self.root / self.notebook)
 
     def printed(self, *tables: str) -> dict[str, float]:
         """The numbers that the paper has in these places, by the names of our values."""

@@ -53,16 +53,9 @@ class Project:
         """The `<id>.json` of every run that is not published, by run and identifier."""
         return iter(sorted(self.own.glob("*/*.json")))
 
-    def with_notebook(self) -> list[str]:
-        """Identifiers of the claims that have a notebook."""
-        return [claim.id for claim in self.registry.claims.values() if claim.notebook]
-
     def source(self, id: str) -> Path:
-        """The source notebook of a claim; ValueError where there is none yet."""
-        claim = self.registry[id]
-        if claim.notebook is None:
-            raise ValueError(f"claim {id!r} has no notebook yet: {claim.waiting}")
-        return self.root / claim.notebook
+        """The source notebook of a claim."""
+        return self.root / self.registry[id].notebook
 
     def stored_numbers(self, id: str) -> dict:
         """The numbers beside a notebook, without values where there are none."""

@@ -27,18 +27,17 @@ _ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 def problems(project: Project) -> Iterator[str]:
     """One line for each disagreement in the project."""
     root, registry = project.root, project.registry
-    sources = {registry[id].notebook: registry[id] for id in project.with_notebook()}
+    sources = {claim.notebook: claim for claim in registry.claims.values()}
     there = {_name(project, path) for path in root.glob("notebooks/*/*.ipynb")}
-    for one, other, line in (
-        ({*sources}, there, "{}: missing, although notebooks/claims has its claim"),
-        (there, {*sources}, "{}: no claim of notebooks/claims has this notebook"),
-    ):
-        yield from map(line.format, sorted(one - other))
+    for name in sorted(sources.keys() - there):
+        yield f"{name}: missing, although notebooks/claims has its claim"
+    for name in sorted(there - sources.keys()):
+        yield f"{name}: no claim of notebooks/claims has this notebook"
     found = [
         (root / name, _check_source, (claim, *registry.statements_of(claim.id)))
         for name, claim in sources.items()
+        if name in there
     ]
-    found = [one for one in found if one[0].is_file()]
     found += [(path, check_result, project) for path in project.results()]
     for path, check, about in found:
         if path.parent.name == CONTROLS and path.stem not in registry.claims:

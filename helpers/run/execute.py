@@ -82,16 +82,16 @@ def execute(
     parameters: Mapping[str, Any] | None = None,
     threads: int = 1,
     cache: str = "none",
-    **options: Any,
+    bar: bool = False,
 ) -> Executed:
     """Execute the notebook of a claim with these parameters, else its own, and with captures in the
-    folder `cache`; the rest as in `executed`.
+    folder `cache`; `bar` as in `executed`.
     """
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        options["variables"] = {FOLDER: folder, CACHE: cache}
-        notebook = executed(project.source(id), given, project.root, threads, **options)
+        own = {"variables": {FOLDER: folder, CACHE: cache}, "bar": bar}
+        notebook = executed(project.source(id), given, project.root, threads, **own)
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
     return Executed(notebook, bundle(notebook), content, time.perf_counter() - started)
@@ -170,8 +170,7 @@ def computed(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
     cache = "none" if run == CONTROLS else cache
-    failed = root / "_build" / "failed" / run / f"{id}.ipynb"
-    done = execute(project, id, parameters, threads, cache, failed=failed, bar=bar)
+    done = execute(project, id, parameters, threads, cache, bar)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     judged = Result.from_json(project.registry[id], done.result)

@@ -144,21 +144,19 @@ def executed(
     threads: int = 1,
     *,
     variables: Mapping[str, str] = MappingProxyType({}),
-    failed: Path | None = None,
     bar: bool = False,
 ) -> nbformat.NotebookNode:
     """The notebook at `path`, executed with `parameters` in the project's root.
 
     Args:
         variables: more of the kernel's environment.
-        failed: where it is kept as far as it came, with its traceback, if it fails.
         bar: show papermill's progress over its cells.
 
-    Raises RuntimeError with the notebook's last exception, and where it was kept.
+    Raises RuntimeError with the notebook's last exception. `_build/failed` keeps it as far as it
+    came, with its traceback.
     """
-    if failed is not None:
-        failed.parent.mkdir(parents=True, exist_ok=True)
-    where = "" if failed is None else f"; see {failed}"
+    failed = root / "_build" / "failed" / path.name
+    failed.parent.mkdir(parents=True, exist_ok=True)
     options = {"threads": threads, "variables": dict(variables)}
     try:
         notebook = papermill.execute_notebook(
@@ -176,12 +174,11 @@ def executed(
     except PapermillExecutionError as error:
         message = next(iter(error.evalue.strip().splitlines()), "")
         cell = f"cell {error.exec_count} of {path.name}"
-        raise RuntimeError(f"{error.ename}: {message} ({cell}){where}") from None
+        raise RuntimeError(f"{error.ename}: {message} ({cell}); see {failed}") from None
     except DeadKernelError:
         reason = f"the kernel died while it ran {path.name}; it may have run out of memory"
-        raise RuntimeError(reason + where) from None
-    if failed is not None:
-        failed.unlink()
+        raise RuntimeError(f"{reason}; see {failed}") from None
+    failed.unlink(missing_ok=True)
     return neutral(notebook, root)
 
 

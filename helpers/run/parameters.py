@@ -113,7 +113,6 @@ def resolve(
     Where there is no such profile, `again` takes the parameters of its result in `run`.
     """
     claim, overrides = project.registry[id], overrides or {}
-    project.source(id)
     if profile is not None:
         check_choice("profile", profile, claim.profiles)
     own = claim.profiles.get(profile or run)
@@ -151,7 +150,7 @@ def whole(
     """The claims of a run: those with the profile that is named, or else with one of the run's name
     or a result in it; on the controls, and in a new run with parameters `given`, all. Never none.
     """
-    claims = [project.registry[id] for id in project.with_notebook()]
+    claims = project.registry.claims.values()
     profiles = sorted({name for claim in claims for name in claim.profiles})
     is_new = given and run not in profiles and not (project.runs / run).is_dir()
     every = profile is None and (run == CONTROLS or is_new)

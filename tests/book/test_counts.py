@@ -38,7 +38,6 @@ def test_a_claim_counts_once_and_controls_do_not(runs, expected):
 def test_a_claim_on_controls_alone_is_validated_by_its_own_notebook():
     on_control = replace(PAPER, model="control-clean")
     assert standing(claim_of(on_control)).verdict == "validation only"
-    assert standing(claim_of(on_control, waiting="needs probes")).verdict == "not run"
     assert standing(claim_of(on_control, PAPER)).verdict == "not run"
 
 

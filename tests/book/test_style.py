@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("book/*.md"), *ROOT.glob("book/runs/*/*.reading.md")]
 PAGES += [*ROOT.glob("helpers/book/templates/**/*.j2"), *ROOT.glob("helpers/own/templates/*.j2")]
 REGISTRY = [*ROOT.glob("notebooks/claims/*.yml"), ROOT / "notebooks" / "terms.yml"]
-PROSE = {"title", "statement", "measure", "why", "but", "extension", "waiting", "higher"}
+PROSE = {"title", "statement", "measure", "why", "but", "extension", "higher"}
 WORDS = 25  # at most, in a sentence
 # What is no prose, and what stands for it: templates, blocks, tags, links, citations, formulas.
 NO_PROSE = (

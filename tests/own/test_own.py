@@ -82,14 +82,13 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
     assert 'src="http' not in text and "<link" not in text
 
 
-def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_page_and_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = "diagnose control-position --images scenes -n 8"
-    assert main(f"{command} --out page.html --json numbers.json --figures figures".split()) == 0
+    assert main(f"{command} --out page.html --json numbers.json".split()) == 0
     assert "Outliers: 8 of 8" in capsys.readouterr().out
     assert json.loads((tmp_path / "numbers.json").read_text())["outliers"] is True
     assert "<svg" in (tmp_path / "page.html").read_text()
-    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
     assert main(f"{command} --exit-code".split()) == OUTLIERS
 
 

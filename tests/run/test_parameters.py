@@ -106,7 +106,7 @@ def test_what_is_refused(id, given, wrong):
 
 def test_every_profile_fits_its_notebook():
     project = Project()
-    for id in project.with_notebook():
+    for id in project.registry.claims:
         for profile in project.registry[id].profiles:
             parameters.resolve(project, id, profile)
 

@@ -173,7 +173,7 @@ def test_whole_run(project):
 def test_a_failed_notebook_stops_no_other_and_is_kept(project):
     edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
     failed, done = sorted(run(project, IDS, "mine"))
-    kept = project.root / "_build" / "failed" / "mine" / "aa1-first.ipynb"
+    kept = project.root / "_build" / "failed" / "aa1-first.ipynb"
     assert failed.status == "failed" and done.status == "supported"
     assert "the score of nothing is not defined" in failed.reason and str(kept) in failed.reason
     outputs = [x for cell in nbformat.read(kept, 4).cells for x in cell.get("outputs", ())]
