@@ -120,8 +120,8 @@ class Book:
     @cached_property
     def doubtful(self) -> set[str]:
         """The claims that were found to hold on none of their controls, each judged alone."""
-        verdicts = {id: [x for x, _ in own.values()] for id, own in self.calibration.items()}
-        return {id for id, found in verdicts.items() if "supported" not in found}
+        each = self.calibration.items()
+        return {id for id, own in each if all(said != "supported" for said, _ in own.values())}
 
     @cached_property
     def standings(self) -> dict[str, Standing]:

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import nbformat
@@ -78,32 +79,32 @@ def assemble(
     # Before the notebooks are changed for their pages.
     downloads.write(data, book)
     values = TemplateValues(book)
-    readings = {id: _readings(book, id, values) for id in book.pages}
+    runs = [[*own.values()] for own in (*book.runs.values(), *book.own.values())]
+    for found in chain(*runs):
+        _comment(found, values)
     for id in book.pages:
-        _write_claim(book, id, readings[id], source)
-    for run in (*book.runs.values(), *book.own.values()):
-        _write_run(book, [*run.values()], source / "book")
+        _write_claim(book, id, source)
+    for results in runs:
+        _write_run(book, results, source / "book")
     if not only:
-        _write_pages(book, values, readings, place)
+        _write_pages(book, values, place)
     return source
 
 
-def _readings(book: Book, id: str, values: TemplateValues) -> dict[str, str]:
-    """The commentaries on the results of a claim by their place; `{{ v('iou', 'vit_tiny_...') }}`
-    in one is a value of its result.
+def _comment(found: Finding, values: TemplateValues) -> None:
+    """Give a result the commentary beside it, whose first paragraph is the answer;
+    `{{ v('iou', 'vit_tiny_...') }}` in it is a value of the result.
     """
-    texts = {}
-    for found in book.findings(id):
-        path = found.path.with_suffix(".reading.md")
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            texts[found.place] = values.render(text, path.name, (found.run, id))
-    return texts
+    path = found.path.with_suffix(".reading.md")
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+        text = values.render(text, path.name, (found.run, found.claim.id)).strip()
+        found.summary, _, found.reading = text.partition("\n\n")
 
 
-def _write_claim(book: Book, id: str, readings: Mapping[str, str], source: Path) -> None:
+def _write_claim(book: Book, id: str, source: Path) -> None:
     """The page of a claim, and the notebook of the result that it shows first."""
-    _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id, readings))
+    _write(source / CLAIMS / f"{id}.md", claim_page.page(book, id))
     shown = (claim_page.key_picture(book, found) for found in book.findings(id))
     for picture in filter(None, shown):
         (source / CLAIMS / picture["name"]).write_text(picture["content"], encoding="utf-8")
@@ -166,9 +167,7 @@ def _runs(kind: str, runs: Iterable[str]) -> list[dict]:
     return [{"file": f"book/{kind}/{run}/index"} for run in runs]
 
 
-def _write_pages(
-    book: Book, values: TemplateValues, readings: Mapping[str, Mapping[str, str]], place: Path
-) -> None:
+def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
     """Hand-written pages with what they quote and include, and the table of all tests."""
     folder = place / "source" / "book"
     for path in sorted(folder.glob("*.md")):
@@ -180,7 +179,7 @@ def _write_pages(
     texts = {
         **fragments.fragments(known),
         "explore": explore.fragment(book.project.root),
-        "claims": claim_page.table(book, readings),
+        "claims": claim_page.table(book),
     }
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)

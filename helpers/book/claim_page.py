@@ -43,30 +43,26 @@ YOURS = {
 }
 
 
-def table(book: Book, readings: Mapping[str, Mapping[str, str]]) -> str:
-    """All claims and statements by paper, as a raw block of Markdown for a page in `book/`;
-    `readings` are the commentaries on results, by claim and place.
-    """
+def table(book: Book) -> str:
+    """All claims and statements by paper, as a raw block of Markdown for a page in `book/`."""
     registered = (*book.registry.claims.values(), *book.registry.statements.values())
-    lines = [line(book, claim, readings) for claim in registered]
+    lines = [line(book, claim) for claim in registered]
     return render("claims_table.html.j2", lines=lines, book=book)
 
 
-def line(book: Book, claim: Claim, readings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def line(book: Book, claim: Claim) -> dict[str, Any]:
     """A claim or statement: its results, first the one that its page shows first, where it stands,
     and what the paper and the first result say.
     """
     found = results(book, claim)
     says = SAYS.get(claim.paper_says["verdict"]) if claim.source.bib else None
-    own = readings.get(claim.id, {})
-    text = own[found[0].place] if found and found[0].place in own else ""
     return {
         "claim": claim,
         "results": found,
         "standing": standing(claim, [one.stored for one in book.of(claim.id)]),
         "says": says,
         "why": first_sentence(claim.paper_says["why"]) if says else "",
-        "finds": plain(text.strip().partition("\n\n")[0]),
+        "finds": plain(found[0].summary) if found else "",
     }
 
 
@@ -95,15 +91,10 @@ def first_sentence(text: str) -> str:
     return found[0] if found else text
 
 
-def page(book: Book, id: str, readings: Mapping[str, str]) -> str:
-    """The page of a claim in `book/claims/`; `readings` are the commentaries on its results by
-    their place, each with the answer as its first paragraph.
-    """
-    parts = {place: text.strip().partition("\n\n") for place, text in readings.items()}
+def page(book: Book, id: str) -> str:
+    """The page of a claim in `book/claims/`."""
     return render(
         "claim_page.md.j2", book=book, claim=book.registry[id], results=book.findings(id),
-        answers={place: answer for place, (answer, _, _) in parts.items()},
-        readings={place: text for place, (_, _, text) in parts.items()},
         explored=id in explore.CLAIMS, key_picture=partial(key_picture, book), limits=limits,
         how_to_read=how_to_read, rerun=rerun, yours=yours, difference=difference,
     )  # fmt: skip

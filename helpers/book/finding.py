@@ -70,6 +70,7 @@ class Finding:
         path: of its `<id>.json`, where it has one.
         stored: as it was judged then; `first` by the criterion that was written first.
         mark: what was known when its criterion was written; see `history.mark`.
+        summary, reading: the first paragraph of the commentary on it and the rest, '' without one.
         result: as today's criterion judges the same values; `stored` where that is the same.
         names: model -> how pages call it.
         lacking: the tests of what the whole needs that hold on no measured model, where all that
@@ -97,6 +98,7 @@ class Finding:
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
         self.mark = mark(entries, data.get("parameters", {}))
+        self.summary = self.reading = ""
         self.result = self.stored.today or self.stored
         values = self.result.by_model
         models = list(dict.fromkeys([*values, *self.result.not_run]))

@@ -96,12 +96,6 @@ def many(axes: np.ndarray | None, count: int, columns: int = 1, **size: float) -
     return rows(math.ceil(count / columns), columns, **size) if axes is None else axes
 
 
-def narrow(ax: Axes) -> None:
-    """Make a figure with one column as narrow as all of these are."""
-    if ax.get_gridspec().ncols == 1:
-        ax.figure.set_figwidth(min(WIDTH, ax.figure.get_figwidth()))
-
-
 def write(text: Text, whole: str, width: int = 22) -> None:
     """Show a title or the label of an axis, with models by their short names (`shortened`).
 
@@ -213,7 +207,6 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     """A legend above the axes, or to their right where a title is above: it covers no data."""
     if not handles:
         return
-    narrow(ax)
     width = 16 if beside else 22
     short = shortened(handle.get_label() for handle in handles)
     texts = ["\n".join(wrapped(line, width) for line in text.split("\n")) for text in short]
@@ -238,7 +231,6 @@ def name_lines(ax: Axes) -> None:
     if not lines or sum(inches) > height:
         add_legend(ax, lines, beside=True)
         return
-    narrow(ax)
     ends = [y[np.isfinite(y)][-1:] for y in (line.get_xydata()[:, 1] for line in lines)]
     to_axes = ax.transData - ax.transAxes
     places = np.array([to_axes.transform((0, y[0]))[1] if len(y) else 0 for y in ends])

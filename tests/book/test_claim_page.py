@@ -31,7 +31,8 @@ def page(*findings, controls=(), reading=""):
     """The page of the first one's claim."""
     book, (first, *_) = book_of(*findings, controls=controls), findings
     vars(book)["log"] = {}
-    return claim_page.page(book, first.claim.id, {first.place: reading})
+    first.summary, _, first.reading = reading.partition("\n\n")
+    return claim_page.page(book, first.claim.id)
 
 
 def notebook():

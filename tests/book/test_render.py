@@ -71,10 +71,14 @@ def test_what_each_training_gave():
     assert two == "26, 1, 27, 1.5, 25; 3 of 5 trainings [15, 95 %] in the higher of two clusters"
 
 
-def drawn(*args, **more):
+def bar(value, test, reported=(), span=(0, 4), label="AUC"):
+    return macro("interval_bar", value, test, reported, span, label, "holds")
+
+
+def drawn(*args):
     """class -> attributes of what an interval bar draws of that class."""
     parts = {}
-    for element in ET.fromstring(macro("interval_bar", *args, **more)).iter():
+    for element in ET.fromstring(bar(*args)).iter():
         parts.setdefault(element.get("class"), []).append(element.attrib)
     return parts
 
@@ -95,13 +99,13 @@ def test_places_on_a_bar_follow_the_numbers():
 def test_smaller_values_pass_on_the_left_and_nothing_is_drawn_of_no_value():
     (passes,) = drawn(Value("drop", "m", value=2.0), Test("drop", "<", 1.0))["passes"]
     assert float(passes["x"]) == 0 and 0 < float(passes["width"]) < WIDTH / 2
-    assert "measured" not in drawn(None, Test("auc", ">", 0.5), label="AUC")
+    assert "measured" not in drawn(None, Test("auc", ">", 0.5))
 
 
 def test_what_comes_from_data_is_no_markup():
     hostile = "'<b>\n```\n{include}`x`"
-    bar = macro("interval_bar", Value("a", "m", value=1.0), label=hostile)
     badge = macro("badge", hostile, hostile)
-    for text in (bar, badge):
+    drawing = bar(Value("a", "m", value=1.0), Test("a", ">", 0.5), label=hostile)
+    for text in (drawing, badge):
         assert "<b>" not in text and "\n```" not in raw(text).removesuffix("\n```")
     assert raw(badge).count("\n") == 2

@@ -162,7 +162,7 @@ def onset_histogram():
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
     thresholds = {"paper's test: > 0.6": [0.6, 0.6, 0.6], "our test: > 0.7": [None, None, 0.7]}
-    ax = plt.subplots(figsize=(7, 3))[1]
+    ax = figures.rows(1, each=3)[0, 0]
     return figures.forest(values, thresholds, ax, "outlier images (share of images)")
 
 
@@ -184,7 +184,7 @@ def compared():
             measured(three, 80.0),
         ],
     }
-    ax = plt.subplots(figsize=(7, 3))[1]
+    ax = figures.rows(1, each=3)[0, 0]
     return figures.compared(groups, ax, label="test accuracy (%)")
 
 
