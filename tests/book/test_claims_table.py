@@ -22,7 +22,7 @@ def texts(cell):
 
 
 def test_a_row_says_what_the_results_say(book):
-    rows = rows_of(table(book, {}))
+    rows = rows_of(table(book))
     assert {*rows} == {*book.registry.claims, *book.registry.statements}
     for id, at in book.standings.items():
         assert [rows[id].get("data-status"), rows[id].get("data-verdict")] == [
@@ -42,7 +42,8 @@ def test_a_row_begins_with_the_answer_of_the_first_result_and_ends_with_repeated
     runs[0].mark = "after the fact"
     book = book_of(*runs, replicates={"b": "mine"})
     id = claim_of().id
-    row = rows_of(table(book, {id: {"mine": "**It is [so](x.md).**\n\nMore."}}))[id]
+    runs[0].summary = "**It is [so](x.md).**"
+    row = rows_of(table(book))[id]
     assert texts(row)[2] == "It is so."
     first, again = texts(row[-1])
     assert "supported" in first and "after the fact (as first written: refuted)" in first
@@ -53,7 +54,7 @@ def test_a_row_begins_with_the_answer_of_the_first_result_and_ends_with_repeated
 def test_a_claim_about_controls_stands_by_its_calibration():
     claim = claim_of(Test("score", ">", 1, "control-clean"), bib=None)
     book = book_of(controls=[scores(claim, "controls", control_clean=3)])
-    row = rows_of(table(book, {}))[claim.id]
+    row = rows_of(table(book))[claim.id]
     assert row.get("data-verdict") == "validation only" and "supported" in texts(row[-1])[0]
 
 
@@ -66,7 +67,7 @@ def test_a_paragraph_becomes_text():
 def test_the_script_chooses_and_sorts(book, opened, tmp_path):
     path = tmp_path / "table.html"
     path.write_text(
-        f"<!doctype html><article>{table(book, {}).splitlines()[1]}</article>"
+        f"<!doctype html><article>{table(book).splitlines()[1]}</article>"
         f"<script src='{(STATIC / 'sortable.js').as_uri()}'></script>",
         encoding="utf-8",
     )
