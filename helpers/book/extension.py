@@ -1,6 +1,6 @@
-"""A Sphinx extension: API pages that list what docstrings describe, a button that downloads a
-notebook as it was run, pages without the theme's script of all icons, and a search that puts claims
-first and leaves notebooks out.
+"""A Sphinx extension: parallel builds, API pages that list what docstrings describe, a button that
+downloads a notebook as it was run, pages without the theme's script of all icons, and a search that
+puts claims first and leaves notebooks out.
 """
 
 import inspect
@@ -17,6 +17,8 @@ from sphinx.environment import BuildEnvironment
 
 from helpers.book.downloads import notebook_of
 
+# It keeps nothing from one page to the next while pages are read and written, and omits to say so.
+PARALLEL = "sphinx_multitoc_numbering"
 SCORER = Path(__file__).with_name("templates") / "search.js"
 # The theme's icons are in a font, too. Only the page of the search searches, and no other marks its
 # words: of "DINOv2-L" it would mark every l.
@@ -31,13 +33,16 @@ WORD = re.compile(r'<span class="(?:pre|w)">([^<]*)</span>')
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect with Sphinx."""
+    parallel = {"parallel_read_safe": True, "parallel_write_safe": True}
+    if PARALLEL in app.extensions:
+        vars(app.extensions[PARALLEL]).update(parallel)
     app.add_html_math_renderer("mathml", (_math, None), (_math, None))
     app.config.html_search_scorer = str(SCORER)  # claims come first
     app.connect("autodoc-skip-member", _skip)
     app.connect("env-updated", _searched)
     app.connect("html-page-context", _page, priority=900)
     app.connect("build-finished", _lighten)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    return parallel
 
 
 def _math(translator: Any, node: nodes.math | nodes.math_block) -> None:
