@@ -13,7 +13,6 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torch.utils import data
-from torchvision.datasets.folder import ImageFolder, default_loader
 
 from helpers.images import Images, decode
 from helpers.models import Backbone
@@ -73,21 +72,13 @@ def images_of(images: Any) -> Images:
 
     An image is called by the name of its file in a list of paths, and else by its number.
     """
-    if isinstance(images := rows_of(images), Images):
+    if isinstance(images, Images):
         return images
     ids = [str(index) for index in range(len(images))]
     if isinstance(images, list | tuple) and all(isinstance(one, str | Path) for one in images):
         names = [Path(one).name for one in images]
         ids = names if len({*names}) == len(names) else ids
     return Images(type(images).__name__, ids, lambda index: picture(images[index]))
-
-
-def rows_of(images: Any) -> Any:
-    """What `picture` takes, by index: of a plain ImageFolder the files, whose 16 bits it clips."""
-    plain = isinstance(images, ImageFolder) and images.transforms is None
-    if plain and images.loader is default_loader:
-        return [path for path, _ in images.samples]
-    return images
 
 
 def batches_of(

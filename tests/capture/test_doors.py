@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
 
 from helpers.capture import PatchNorms, capture
 from helpers.images import decode, load_images
@@ -104,7 +103,6 @@ WAYS = {
     "array of texts": lambda files: np.array([*map(str, files)]),
     "pictures": lambda files: [*map(Image.open, files)],
     "bytes": lambda files: [file.read_bytes() for file in files],
-    "ImageFolder": lambda files: ImageFolder(files[0].parents[1]),
     "column": lambda files: table_of(files)["image"],
 }
 
@@ -188,10 +186,3 @@ class Rows:
 def test_what_may_be_another_picture_is_refused(backbone, images):
     with pytest.raises((ValueError, TypeError, OSError)):
         capture(backbone, images, [PatchNorms()])
-
-
-def test_an_image_folder_with_a_transform_is_refused(tmp_path, backbone):
-    (file,) = write(tmp_path / "folder", {"grey-16.png": FILES["grey-16.png"]})
-    folder = ImageFolder(file.parents[1], transform=lambda picture: picture)
-    with pytest.raises(ValueError, match="tuple"):
-        capture(backbone, folder, [PatchNorms()])
