@@ -5,14 +5,15 @@ Every source but what is drawn is opened as a `datasets.Dataset`, whose rows tab
 """
 
 import glob
+import heapq
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # takes seconds to import, and drawn images need it not
     import datasets
 
 SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
+LARGE = 100_000  # images in a split of the hub that is streamed where some of them are asked for
 PAIRED = {"images", "masks"}  # folders of images and their masks
 # How words in the names of masks (group 1) and of their pictures begin.
 WORD = re.compile("(mask|label|annot|ann$|seg|gt|groundtruth|truth|trimap|matte)|im|leftimg|rgb")
@@ -222,7 +224,7 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
     """The `n` rows with the smallest digests, without those whose pictures do not decode."""
     import datasets
 
-    dataset = _opened(name)
+    dataset = _opened(name, n, seed)
     image = tables.image_column(dataset.features, name)
     mask = tables.mask_column(dataset.features, image)
     if n is not None and n > len(dataset):
@@ -285,8 +287,8 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
 # ---- The table behind each name
 
 
-def _opened(name: str) -> "datasets.Dataset":
-    """The rows of a data set."""
+def _opened(name: str, n: int | None, seed: int) -> "datasets.Dataset":
+    """The rows of a data set; of a large one on the hub those alone that are chosen."""
     kind, _, rest = name.partition(":")
     match kind:
         case "photographs":
@@ -294,7 +296,7 @@ def _opened(name: str) -> "datasets.Dataset":
 
             return _from_files(Path(skimage.data.__file__).parent, list(map(Path, _PHOTOGRAPHS)))
         case "hf":
-            return _from_hub(rest)
+            return _from_hub(rest, n, seed)
         case "folder":
             return _from_folder(Path(rest).resolve())
         case _:
@@ -430,17 +432,48 @@ def _from_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     return datasets.load_dataset("parquet", data_files=escaped, split="train")
 
 
-def _from_hub(rest: str) -> "datasets.Dataset":
-    """All rows of a split on the hub, which the `datasets` library stores once."""
+def _from_hub(rest: str, n: int | None, seed: int) -> "datasets.Dataset":
+    """A split on the hub; of a large one the `n` rows with the smallest digests alone."""
     import datasets
 
     repository, _, split = rest.rpartition("/")
-    files = datasets.load_dataset_builder(repository).config.data_files or {}
+    builder = datasets.load_dataset_builder(repository)
+    files = builder.config.data_files or {}
     if split not in files:
         return datasets.load_dataset(repository, split=split)
+    split_files = {split: list(files[split])}
+    size, features = (builder.info.splits or {}).get(split), builder.info.features
+    if n is not None and features and size is not None and size.num_examples >= LARGE:
+        image = tables.image_column(features, f"hf:{rest}")
+        # Plain, since the library would read a file here that is called like an image there.
+        file = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+        return datasets.Dataset.from_generator(
+            _smallest,
+            features=datasets.Features({**features, image: file}),
+            gen_kwargs=dict(repository=repository, files=split_files, image=image, n=n, seed=seed),
+        )
     # The files of this split alone: else the library fetches and prepares all splits of a data set
     # before it gives one.
-    split_files = {split: list(files[split])}
     return datasets.load_dataset(
         repository, data_files=split_files, split=split, verification_mode="no_checks"
     )
+
+
+def _smallest(
+    repository: str, files: dict[str, list[str]], image: str, n: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """The rows with the smallest digests, in one pass over a split that is not stored."""
+    import datasets
+
+    (split,) = files
+    rows = datasets.load_dataset(repository, data_files=files, split=split, streaming=True)
+    names = set()
+
+    def digest(row: dict[str, Any]) -> str:
+        name = tables.id_of(row, image)
+        if name in names:
+            raise ValueError(f"{name!r} names two images of {repository!r}")
+        names.add(name)
+        return digest_of(f"{seed}:{name}")
+
+    yield from heapq.nsmallest(n, rows.cast_column(image, datasets.Image(decode=False)), digest)

@@ -76,6 +76,14 @@ def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
     return ids
 
 
+def id_of(row: dict[str, Any], image: str) -> str:
+    """The name of one row, as `ids_of` gives it where the first column of names differs by row."""
+    values = [*_whole([row[key] for key in ID_COLUMNS if key in row]), row[image]["path"]]
+    if not isinstance(values[0], str | int):
+        raise ValueError(f"{values[0]!r} is no name of an image; load the whole data set")
+    return str(values[0])
+
+
 def _whole(values: Sequence[Any]) -> list[Any]:
     """Values with NaN as None, and whole numbers as such that pandas stored as floats."""
     values = [None if value != value else value for value in values]

@@ -81,9 +81,10 @@ ROWS, FILES = 24, 3
 LABEL = datasets.ClassLabel(names=["a", "b", "c"])
 
 
-def repository(tmp_path, monkeypatch):
+def repository(tmp_path, monkeypatch, large):
     """A folder that the library takes for a repository when it is called as one, with a card."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(load, "LARGE", 10 if large else 10**9)
     files = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(ROWS)]
     rows = datasets.Dataset.from_dict({"image": files, "label": [row % 3 for row in range(ROWS)]})
     rows = rows.cast_column("image", datasets.Image()).cast_column("label", LABEL)
@@ -99,14 +100,18 @@ def repository(tmp_path, monkeypatch):
     (folder.parent / "README.md").write_text(f"---\n{yaml.safe_dump({'dataset_info': info})}---\n")
 
 
-def test_one_split_is_read_alone(tmp_path, monkeypatch):
-    repository(tmp_path, monkeypatch)
-    # Called like an image of the table, it must not be shown in its place.
-    (tmp_path / "5.png").write_bytes(png(picture(200)))
-    few = load_images("hf:owner/name/train", 9, 1)
-    assert few.ids == [f"{value}.png" for value in values(few)] and few.class_names == LABEL.names
-    whole = load_images("hf:owner/name/train")
-    assert len(whole) == ROWS and values(whole)[whole.ids.index("5.png")] == 5
+def test_one_split_is_read_and_a_large_one_streamed(tmp_path, monkeypatch):
+    """What is chosen of a stream is what would be chosen of all rows."""
+    found = []
+    for large in (False, True):
+        repository(tmp_path, monkeypatch, large)
+        # Called like an image of the table, it must not be shown in its place.
+        (tmp_path / "5.png").write_bytes(png(picture(200)))
+        few = load_images("hf:owner/name/train", 9, 1)
+        found.append((few.ids, values(few), few.labels.tolist(), few.class_names, few.describe()))
+    assert found[0] == found[1] and found[0][3] == LABEL.names
+    assert found[0][0] == [f"{value}.png" for value in found[0][1]] and "5.png" in found[0][0]
+    assert len(load_images("hf:owner/name/train")) == ROWS
 
 
 @real_data
