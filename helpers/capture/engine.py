@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from helpers.capture import cache
-from helpers.capture.inputs import batches_of, check_pixels
+from helpers.capture.inputs import batches_of, check_pixels, rows_of
 from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Reducer
 from helpers.models import Backbone, backbone_of
 
@@ -43,8 +43,8 @@ def capture(
 
     Args:
         model: what `load_backbone` takes, or a Backbone with the interventions that are active.
-        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`; or
-            pixels (image, 3, height, width) that are ready for this model.
+        images: a sequence of PIL images, paths or arrays (height, width, 3), such as `Images`, or
+            of rows with one; or pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             Where they do not fit into memory it is halved, with a warning.
@@ -63,7 +63,7 @@ def capture(
     rows of attention), and NaN or infinity in what a reducer returns.
     """
     dtype, reducers = _precision(dtype), list(reducers)
-    backbone = backbone_of(model)
+    backbone, images = backbone_of(model), rows_of(images)
     plan = _plan(backbone, reducers, len(images))
     if isinstance(images, Tensor):
         check_pixels(backbone, images)

@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torch.utils import data
+from torchvision.datasets.folder import DatasetFolder, default_loader
 
 from helpers.images import Images, decode
+from helpers.images.tables import decode_row
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
@@ -55,15 +58,23 @@ class PixelSet(data.Dataset):
 
 
 def picture(item: Any) -> Image.Image | Tensor:
-    """What `decode` takes, or an array (height, width[, 3]), as upright RGB; pixels as they are."""
+    """What `decode` takes, or an array (height, width[, 3]), as upright RGB; pixels as they are. Of
+    a row of a data set the picture, by its name or as the first of (picture, label).
+    """
     match item:
-        case Tensor():
-            return item
+        case {"image": one} | {"img": one} | {"pixel_values": one}:
+            return picture(one)
+        case [one, *others] if not any(getattr(x, "ndim", 0) == 3 for x in others):
+            return picture(one)
+        case {"bytes": _, "path": _}:
+            return decode_row(item)
         case np.ndarray():
             return decode(Image.fromarray(item))
         case Image.Image() | str() | os.PathLike() | bytes():
             return decode(item)
-    forms = "PIL images, paths, arrays (height, width, 3) or normalised pixels"
+        case Tensor():
+            return item
+    forms = "PIL images, paths, arrays (height, width, 3), normalised pixels, or rows with 'image'"
     raise ValueError(f"an image is a {type(item).__name__}; give {forms}")
 
 
@@ -74,11 +85,31 @@ def images_of(images: Any) -> Images:
     """
     if isinstance(images, Images):
         return images
-    ids = [str(index) for index in range(len(images))]
-    if isinstance(images, list | tuple) and all(isinstance(one, str | Path) for one in images):
-        names = [Path(one).name for one in images]
+    rows = rows_of(images)
+    ids = [str(index) for index in range(len(rows))]
+    if isinstance(rows, list | tuple) and all(isinstance(one, str | Path) for one in rows):
+        names = [Path(one).name for one in rows]
         ids = names if len({*names}) == len(names) else ids
-    return Images(type(images).__name__, ids, lambda index: picture(images[index]))
+    return Images(type(images).__name__, ids, lambda index: picture(rows[index]))
+
+
+def rows_of(images: Any) -> Any:
+    """What `picture` takes, by index: of a batch its column, of a DataLoader its data set."""
+    match images:
+        case {"image": rows} | {"img": rows} | {"pixel_values": rows}:
+            return rows
+        case data.DataLoader():
+            whole = images.collate_fn is data.default_collate and not images.drop_last
+            if not (whole and isinstance(images.batch_sampler.sampler, data.SequentialSampler)):
+                raise ValueError("the DataLoader draws, drops or collates: give its dataset")
+            return rows_of(images.dataset)
+        case data.Subset():
+            images = copy(images)
+            images.dataset = rows_of(images.dataset)
+        case DatasetFolder() if images.loader is default_loader:
+            images = copy(images)
+            images.loader = decode  # its own clips 16 bits
+    return images
 
 
 def batches_of(

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
+from torchvision.datasets import DatasetFolder, ImageFolder
+from torchvision.transforms import v2
 
 from helpers.capture import PatchNorms, capture
 from helpers.images import decode, load_images
@@ -75,7 +77,7 @@ REFUSED = {
 
 
 def write(folder, files):
-    """The files in a subfolder of `folder`."""
+    """The files below `folder`, as the one class of a data set of torchvision."""
     (folder / "label").mkdir(parents=True)
     for name, (picture, options) in files.items():
         if isinstance(picture, bytes):
@@ -95,6 +97,11 @@ def parquet_of(files):
     return load_images(f"parquet:{files[0].parents[2]}/table.parquet")
 
 
+def resized(files):
+    """As large as they are; what is turned is turned only after this."""
+    return ImageFolder(files[0].parents[1], transform=v2.Lambda(lambda x: x))
+
+
 WAYS = {
     "folder": lambda files: load_images(f"folder:{files[0].parent}"),
     "parquet": parquet_of,
@@ -103,7 +110,18 @@ WAYS = {
     "array of texts": lambda files: np.array([*map(str, files)]),
     "pictures": lambda files: [*map(Image.open, files)],
     "bytes": lambda files: [file.read_bytes() for file in files],
+    "files of rows": lambda files: [{"bytes": x.read_bytes(), "path": None} for x in files],
+    "rows": lambda files: [{"image": Image.open(file), "label": 0} for file in files],
+    "pairs": lambda files: [(file, "label") for file in files],
+    "ImageFolder": lambda files: ImageFolder(files[0].parents[1]),
+    "samples": lambda files: ImageFolder(files[0].parents[1]).samples,
+    "transform": resized,
+    "Subset": lambda files: Subset(ImageFolder(files[0].parents[1]), range(len(files))),
+    "Dataset": table_of,
     "column": lambda files: table_of(files)["image"],
+    "batch": lambda files: table_of(files)[:],
+    "DataLoader": lambda files: DataLoader(ImageFolder(files[0].parents[1]), batch_size=2),
+    "rows of a DataLoader": lambda files: DataLoader(table_of(files)),
 }
 
 
@@ -175,14 +193,34 @@ class Rows:
 @pytest.mark.parametrize(
     "images",
     [
-        DataLoader(Rows(COLOUR)),
-        Rows({"image": COLOUR}),
-        Rows((COLOUR, 0)),
+        DataLoader(Rows((torch.zeros(3, 64, 64), 0)), shuffle=True),
+        DataLoader(Rows((torch.zeros(3, 64, 64), 0)), batch_size=2, drop_last=True),
+        DataLoader(Rows((COLOUR, 0)), collate_fn=list),
+        DataLoader(Rows((COLOUR, 0)), sampler=[2]),
+        Rows({"photo": COLOUR}),
         Rows((torch.zeros(3, 64, 64), torch.ones(3, 64, 64))),
         Rows([torch.zeros(3, 64, 64)] * 10),
+        Rows((0, COLOUR)),
         Rows(np.zeros((3, 64, 64), np.int16)),
+        Rows({"bytes": None, "path": "picture.png"}),
     ],
 )
 def test_what_may_be_another_picture_is_refused(backbone, images):
     with pytest.raises((ValueError, TypeError, OSError)):
         capture(backbone, images, [PatchNorms()])
+
+
+def test_the_transform_and_the_loader_of_a_data_set_stay(tmp_path, backbone):
+    (file,) = write(tmp_path / "folder", {"grey-16.png": FILES["grey-16.png"]})
+    made = v2.Compose([v2.Resize((64, 64)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    folder = ImageFolder(file.parents[1], transform=v2.Compose([made, v2.Normalize([0.5], [0.5])]))
+    loader = folder.loader
+    found = capture(backbone, DataLoader(folder), [PatchNorms()])["patch_norms"]
+    expected = capture(backbone, [file], [PatchNorms()])["patch_norms"]
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0.1)  # another way to resize
+    assert folder.loader is loader
+    other = DatasetFolder(file.parents[1], lambda path: COLOUR, (".png",))
+    found = capture(backbone, other, [PatchNorms()])["patch_norms"]
+    assert torch.equal(found, capture(backbone, [COLOUR], [PatchNorms()])["patch_norms"])
+    with pytest.warns(UserWarning, match="normalised"):
+        capture(backbone, ImageFolder(file.parents[1], transform=made), [PatchNorms()])
