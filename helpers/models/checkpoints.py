@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ ANCHORS = (  # the patch embedding in the words of authors that timm converts
     "preprocessor.patchifier.proj.weight",  # AIMv2
     "radio_model.model.patch_generator.embedder.weight",  # RADIO
     "beit3.vision_embed.proj.weight",
+)
+KERNELS = tuple(  # the same in the words of Google's files
+    f"{prefix}embedding/kernel" for prefix in ("", "opt/target/", "params/", "params/img/")
 )
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # Parts of names under which training scripts keep averaged weights; data2vec's _ema is a target.
@@ -100,6 +104,8 @@ def load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         return fill(name, arch, None, framing)
     if not (place := Path(path).expanduser()).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
+    if place.suffix.lower() == ".npz" and fill is _filled:
+        return _from_jax(name, arch, place, framing)
     with loading(name):
         every = _weights_in(saved_in(place))
     fits, refused = {}, ValueError(f"'{name}' holds no weight called {anchors[0]!r}")
@@ -205,6 +211,52 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
     odd = (backbone.model.state_dict().keys() ^ words.keys()) - pooling
     if odd and "siglip" in arch:
         raise ValueError(f"the weights of '{name}' are not those of {arch}: {min(odd)}")
+    return backbone
+
+
+def _from_jax(name: str, arch: str, place: Path, framing: Framing) -> Backbone:
+    """Timm's `arch` with the weights of one of Google's files, which its own loader reads.
+
+    That loader says nothing of weights that are left over or missing: here they are counted.
+    """
+    with loading(name), np.load(place) as file:
+        shapes = {key: file[key].shape for key in file.files}
+    if (kernel := next((key for key in KERNELS if key in shapes), None)) is None:
+        raise ValueError(f"'{name}' holds no weight called {KERNELS[0]!r}")
+    prefix = kernel.removesuffix(KERNELS[0])
+    shapes = {key.removeprefix(prefix): x for key, x in shapes.items() if key.startswith(prefix)}
+    sizes = {key: math.prod(x) for key, x in shapes.items() if not key.startswith("pre_logits/")}
+    with torch.device("meta"):
+        sketch = timm.create_model(arch)
+    positions = next((key for key in shapes if key.endswith("pos_embedding")), "")
+    embed, ours = sketch.patch_embed, sketch.pos_embed
+    if not positions or ours is None or not hasattr(sketch, "load_pretrained"):
+        raise ValueError(f"timm reads no file such as '{name}' for {arch}")
+    height, width, channels, channels_out = shapes[KERNELS[0]]
+    if (channels_out, channels, height, width) != embed.proj.weight.shape:
+        raise ValueError(f"{kernel} in '{name}' is {shapes[KERNELS[0]]}, not that of {arch}")
+    before = ours.shape[1] - math.prod(embed.grid_size)
+    wanted = framing.fitted(name, embed.patch_size)
+    size = _size_of(name, shapes[positions][1] - before, embed, wanted)
+    if size != tuple(embed.img_size):
+        framing = framing._replace(size=wanted or size)
+    classes = shapes.get("head/bias", (0,))[-1]
+    backbone = create(name, arch, False, framing, num_classes=classes)
+    state = backbone.model.state_dict()
+    for value in state.values():
+        value.fill_(torch.nan)
+    try:
+        with loading(name):
+            backbone.model.load_pretrained(str(place))
+    except KeyError as error:
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
+    left = sorted(key for key, value in state.items() if value.isnan().any())
+    taken = sum(value.numel() for key, value in state.items() if key != "pos_embed")
+    if left or taken != (there := sum(sizes.values()) - sizes[positions]):
+        odd = f"{left[0]} is not there" if left else f"{there} numbers, not {taken}"
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {odd}")
+    unused = ", without pre_logits" * (len(sizes) < len(shapes))
+    backbone.pretrained, backbone.source = True, f"the weights in {place.name}{unused}"
     return backbone
 
 

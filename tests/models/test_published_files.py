@@ -3,9 +3,12 @@
 import re
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import timm
 import torch
+from timm.models import load_checkpoint
+from timm.models.vision_transformer import VisionTransformer
 from zoo import randomise
 
 from helpers.capture import (
@@ -199,6 +202,133 @@ def test_what_timm_converts_is_as_timm_has_it(tmp_path, kind):
         torch.save(content, path)
         got = capture(load_backbone(f"file:{path}@{arch}"), x, [Output()])["output"]
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# ---- Google's files
+# --------------------------------------------------------------------------------------------------
+
+
+def jax(w, prefix="", big_vision=False):
+    """As Flax has them: kernels the other way round, heads apart; big_vision stacks the blocks."""
+    found = {"embedding/kernel": w["patch_embed.proj.weight"].permute(2, 3, 1, 0)}
+    found |= {"embedding/bias": w["patch_embed.proj.bias"]}
+    if "cls_token" in w:
+        found["cls"] = w["cls_token"]
+    stem = "" if big_vision else "Transformer/posembed_input/"
+    found[f"{stem}pos_embedding"] = w["pos_embed"]
+
+    def layer(ours, theirs, parts=("kernel", "bias")):
+        weight = w[f"{ours}.weight"]
+        found[f"{theirs}/{parts[0]}"] = weight.T if weight.dim() == 2 else weight
+        found[f"{theirs}/{parts[1]}"] = w[f"{ours}.bias"]
+
+    def attention(theirs, names, weight, bias):
+        for name, own, offset in zip(
+            names, weight.chunk(len(names)), bias.chunk(len(names)), strict=True
+        ):
+            found[f"{theirs}/{name}/kernel"] = own.T.unflatten(1, (3, -1))
+            found[f"{theirs}/{name}/bias"] = offset.unflatten(0, (3, -1))
+
+    def out(ours, theirs):
+        found[f"{theirs}/out/kernel"] = w[f"{ours}.weight"].unflatten(1, (3, -1)).permute(1, 2, 0)
+        found[f"{theirs}/out/bias"] = w[f"{ours}.bias"]
+
+    norm = ("scale", "bias")
+    for i in range(sum(key.endswith("norm1.weight") for key in w)):
+        of, at = f"Transformer/encoderblock_{i}", f"blocks.{i}"
+        mha, mlp, second = (0, 0, 1) if big_vision else (1, 3, 2)
+        layer(f"{at}.norm1", f"{of}/LayerNorm_0", norm)
+        layer(f"{at}.norm2", f"{of}/LayerNorm_{second}", norm)
+        where = f"{of}/MultiHeadDotProductAttention_{mha}"
+        qkv = w[f"{at}.attn.qkv.weight"], w[f"{at}.attn.qkv.bias"]
+        attention(where, ("query", "key", "value"), *qkv)
+        out(f"{at}.attn.proj", where)
+        for part in range(2):
+            layer(f"{at}.mlp.fc{part + 1}", f"{of}/MlpBlock_{mlp}/Dense_{part}")
+    layer("norm", "Transformer/encoder_norm", norm)
+    if "head.weight" in w:
+        layer("head", "head")
+    if "attn_pool.latent" in w:
+        of, at = "MAPHead_0", "attn_pool"
+        found[f"{of}/probe"] = w[f"{at}.latent"]
+        where = f"{of}/MultiHeadDotProductAttention_0"
+        attention(where, ("query",), w[f"{at}.q.weight"], w[f"{at}.q.bias"])
+        attention(where, ("key", "value"), w[f"{at}.kv.weight"], w[f"{at}.kv.bias"])
+        out(f"{at}.proj", where)
+        layer(f"{at}.norm", f"{of}/LayerNorm_0", norm)
+        for part in range(2):
+            layer(f"{at}.mlp.fc{part + 1}", f"{of}/MlpBlock_0/Dense_{part}")
+    if big_vision:
+        blocks = [key for key in found if "encoderblock_0" in key]
+        for key in blocks:
+            both = [found.pop(key.replace("block_0", f"block_{i}")) for i in range(2)]
+            found[key.replace("block_0", "block")] = torch.stack(both)
+    return {f"{prefix}{key}": value.numpy() for key, value in found.items()}
+
+
+def with_pre_logits(w):
+    """The first ones, of ImageNet-21k, and an optimizer's state."""
+    more = {"opt/state/step": np.ones(3), "opt/target/pre_logits/bias": np.ones(24)}
+    return jax(w, "opt/target/") | more | {"opt/target/pre_logits/kernel": np.ones((24, 24))}
+
+
+def jax_siglip(w):
+    return jax(w, "params/img/", True) | {"params/txt/Embed_0/embedding": np.ones((9, 24))}
+
+
+GOOGLE = {  # architecture, its options, image size of the file and as it is wanted, and the file
+    "AugReg": (VIT, {}, 224, None, jax),
+    "AugReg without a head": (VIT, {"num_classes": 0}, 224, None, jax),
+    "AugReg at its own size": (VIT, {}, 384, None, jax),
+    "AugReg, resampled": (VIT, {}, 224, 96, jax),
+    "with pre-logits": (VIT, {}, 224, None, with_pre_logits),
+    "FlexiViT": ("flexivit_small", {}, 240, None, lambda w: jax(w, "params/", True)),
+    "SigLIP": ("vit_base_patch16_siglip_224", {"num_classes": 0}, 224, None, jax_siglip),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is read as")
+@pytest.mark.parametrize("kind", GOOGLE)
+def test_a_file_of_google_is_as_timm_loads_it(tmp_path, kind):
+    arch, options, size, wanted, write = GOOGLE[kind]
+    made, path = randomise(timm.create_model(arch, img_size=size, **options)), tmp_path / "one.npz"
+    np.savez(path, **write(made.state_dict()))
+    plain = timm.create_model(arch, img_size=wanted or size, **options).eval()
+    load_checkpoint(plain, str(path))
+    backbone = load_backbone(f"file:{path}@{arch}", image_size=wanted)
+    assert backbone.pretrained and ("pre_logits" in backbone.source) == (kind == "with pre-logits")
+    side = wanted or size
+    x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+    got = capture(backbone, x, [Output()])["output"]
+    torch.testing.assert_close(got, plain(x).detach(), rtol=1e-5, atol=1e-5)
+    if wanted is None:  # each weight, whatever timm's loader leaves out
+        torch.testing.assert_close(got, made(x), rtol=1e-5, atol=1e-5)
+
+
+NOT_GOOGLE = {
+    "another patch": ("vit_base_patch32_224", {}, {}, "embedding/kernel"),
+    "more blocks": (VIT, {"depth": 3}, {}, "numbers, not"),
+    "fewer blocks": (VIT, {"depth": 1}, {}, "encoderblock_1"),
+    "another width": (VIT, {"embed_dim": 48}, {}, "embedding/kernel"),
+    "LayerScale": (DINOV2, {"patch_size": 14, "img_size": 518}, {}, "ls1.gamma is not there"),
+    "a broken file": (VIT, {}, b"PK\x03\x04", "do not load"),
+    "no model": (VIT, {}, {"a": np.ones(2)}, "holds no weight"),
+    "no positions": (VIT, {}, {"embedding/kernel": np.ones((16, 16, 3, 24))}, "no file such as"),
+    "a BEiT": (BEIT, {}, {}, "no file such as"),
+    "a pickle": (VIT, {}, {"a": np.array([{}])}, "allow_pickle"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_GOOGLE)
+def test_a_file_of_google_for_another_model_is_refused(tmp_path, kind):
+    arch, options, content, reason = NOT_GOOGLE[kind]
+    state = VisionTransformer(**FEW | {"img_size": 224} | options).state_dict()
+    if isinstance(content, bytes):
+        (tmp_path / "one.npz").write_bytes(content)
+    else:
+        np.savez(tmp_path / "one.npz", **content or jax(state))
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(f"file:{tmp_path}/one.npz@{arch}")
 
 
 # ---- Files of training scripts
