@@ -144,7 +144,7 @@ class AttentionReceived(OfHeads):
     keys = ("attention_received",)
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
-        got, _ = received_attention(x.q, x.k, x.scale)
+        got, _ = received_attention(*x.matched, x.scale)
         return (self.of_heads(got),)
 
 
@@ -162,8 +162,9 @@ class AttentionEntropy(Reducer):
     keys = ("attention_entropy",)
 
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
-        queries = layout.patch_tokens(x.q)
-        mean, total = fused_attention(queries, x.k, x.scale)
+        q, k = x.matched
+        queries = layout.patch_tokens(q)
+        mean, total = fused_attention(queries, k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
         # Rounding may take a row that attends to one token below zero.
         return (entropy.clamp(min=0).mean(dim=(1, 2)),)
@@ -204,7 +205,7 @@ class Sinks(Reducer):
             def given(tokens: Tensor) -> Tensor:
                 return got.gather(-1, tokens)[:, :, None]
         else:
-            q, k = attention.q, attention.k
+            q, k = attention.matched
             q = q if self.queries == "all" else layout.patch_tokens(q)
             got, totals = received_attention(q, k, attention.scale)
 
@@ -705,7 +706,7 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
     for head in range(event.shape[1]):
         images = event[:, head] >= EVENT
         if images.any():
-            q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
+            q, k, v = (y[images, head] for y in (*attention.matched, attention.v))
             mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
             if x.spread is not None:
                 mixed = mixed / x.spread[images][..., None]

@@ -67,6 +67,7 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
+    backbone.layout.require_free()
     model = model_with_test_time_registers(backbone, neurons, count, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()

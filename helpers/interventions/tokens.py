@@ -186,6 +186,7 @@ def moved_positions(
     `sources` has for each patch, row-major, the patch whose position it gets; -1 gives it none
     (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
     """
+    backbone.layout.require_free()
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
     only_rotary = rotary and backbone.position_embedding is None
     if only_rotary:

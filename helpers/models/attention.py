@@ -53,6 +53,11 @@ class Attention:
     def v(self) -> Tensor:
         return self._heads(2)
 
+    @property
+    def matched(self) -> tuple[Tensor, Tensor]:
+        """Queries and keys whose scaled products are the logits, with what is added to these."""
+        return self.q, self.k
+
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
         return self.cls_logits(layout).softmax(dim=-1)
@@ -150,6 +155,34 @@ class RotaryAttention(Attention):
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
         return (query @ self.k.mT).squeeze(2)
+
+
+class BiasedAttention(RotaryAttention):
+    """From the input of the attention of timm's Beit, and the bias of its logits.
+
+    bias: (head, token, token), what the relative position of query and key adds.
+    """
+
+    def __init__(self, attn: nn.Module, x: Tensor, bias: Float[Tensor, "head token token"]):
+        super().__init__(attn, x, None)
+        self.bias = bias.float()
+
+    def _project(self, x: Tensor, part: int) -> Float[Tensor, "image head token dim"]:
+        weight, bias = self._layer(part)
+        heads = F.linear(x, weight.float(), None if bias is None else bias.float())
+        return heads.unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
+
+    @cached_property
+    def matched(self) -> tuple[Tensor, Tensor]:
+        # A query carries its row of the bias, and each key a one that picks its column; zeros make
+        # the width a multiple of eight, as the kernels of GPUs want it.
+        spare = -(self.q.shape[-1] + self.bias.shape[-1]) % 8
+        rows = F.pad(self.bias / self.scale, (0, spare)).expand(len(self.x), -1, -1, -1)
+        columns = torch.eye(*rows.shape[-2:], device=rows.device).expand_as(rows)
+        return torch.cat([self.q, rows], dim=-1), torch.cat([self.k, columns], dim=-1)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        return super().cls_logits(layout) + layout.cls_token(self.bias, dim=1)
 
 
 class Update:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from timm.models import beit
 from torch import Tensor, nn
 
 from helpers.models import converted, modeling, open_clip_family
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing, Size, loading, parts_of, require_real, saved_in
-from helpers.models.timm_family import KINDS, create, require_plain, wrap_at
+from helpers.models.timm_family import BIASES, KINDS, beit_options, create, require_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
 ANCHORS = (  # the patch embedding in the words of authors that timm converts
@@ -177,10 +178,15 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
         return create(name, arch, False, framing)
     require_real(name, state)
     module = sys.modules[timm.models.model_entrypoint(arch.partition(".")[0]).__module__]
+    options: dict[str, Any] = {}
+    if module is beit:
+        state = {key: value for key, value in state.items() if key != "mask_token"}
+        options = beit_options(state)
     with torch.device("meta"):
-        sketch = timm.create_model(arch, num_classes=1)
+        sketch = timm.create_model(arch, num_classes=1, **options)
     embed, positions = sketch.patch_embed, sketch.pos_embed
-    sketch.pos_embed = None  # timm resamples no positions where the model has none
+    if module is not beit:
+        sketch.pos_embed = None
     anchor = next(key for key in ANCHORS if key in state)
     theirs, ours = state[anchor].shape, embed.proj.weight.shape
     if len(theirs) == 4 and theirs != ours or theirs.numel() != ours.numel():
@@ -190,19 +196,28 @@ def _filled(name: str, arch: str, state: dict[str, Tensor] | None, framing: Fram
         if any(state[key].any() for key in biases):  # timm would leave them out
             raise ValueError(f"the weights of '{name}' have biases of queries; try {arch}_qkvb")
         state = {key: value for key, value in state.items() if key not in biases}
-    with loading(name):
-        words = module.checkpoint_filter_fn(dict(state), sketch)
+    # What timm makes of it; it resamples no positions where the model has none.
+    try:
+        with loading(name):
+            words = module.checkpoint_filter_fn(dict(state), sketch)
+    except AttributeError as error:  # a bias of positions where the architecture has none
+        raise ValueError(f"the weights of '{name}' are not those of {arch}: {error}") from None
     classes = len(words.get("head.weight", ()))
     # With a classifier timm would drop a head of another size, and all that is strict.
     overlay = {"num_classes": classes, "state_dict": state, "classifier": None}
-    if positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
+    table = next((x for key, x in state.items() if key.endswith(BIASES)), None)
+    patches = 0
+    if table is not None:  # of a square of positions, since timm reads no other
+        patches = (math.isqrt(len(table) - 3) // 2 + 1) ** 2
+    elif positions is not None and "pos_embed" in words and not anchor.startswith("radio"):
         before = positions.shape[1] - math.prod(embed.grid_size)
         patches = words["pos_embed"].shape[1] - (0 if "register_tokens" in state else before)
+    if patches:
         size = _size_of(name, patches, embed, framing.fitted(name, embed.patch_size))
         if size != tuple(embed.img_size):
             overlay["input_size"] = (3, *size)  # where the file's positions stand
             framing = framing._replace(size=framing.size or size)
-    options: dict[str, Any] = {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
+    options |= {"pretrained_strict": True, "pretrained_cfg_overlay": overlay}
     if "register_tokens" in state and getattr(sketch, "reg_token", True) is None:
         options |= {"reg_tokens": state["register_tokens"].shape[1], "no_embed_class": True}
     backbone = create(name, arch, True, framing, num_classes=classes, **options)

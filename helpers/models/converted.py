@@ -25,13 +25,14 @@ from timm.data import (
     OPENAI_CLIP_STD,
 )
 from timm.layers import GELUTanh, QuickGELU, SwiGLUPacked
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing, loading, require_real, saved_in
-from helpers.models.timm_family import wrap_at
+from helpers.models.timm_family import BIASES, beit_options, wrap_at
 from helpers.settings import check_choice
 
 PREFIX = "transformers:"
@@ -39,6 +40,7 @@ _IMAGENET = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
 _CLIP = {"mean": OPENAI_CLIP_MEAN, "std": OPENAI_CLIP_STD}
 _HALF = {"mean": IMAGENET_INCEPTION_MEAN, "std": IMAGENET_INCEPTION_STD}
 _DINO = _IMAGENET | {"interpolation": "bicubic", "crop_pct": 224 / 256}
+_BEIT = _HALF | {"interpolation": "bicubic", "crop_pct": 224 / 256, "crop_mode": "squash"}
 # What each kind expects where no preprocessor_config.json says it.
 KINDS: dict[str, dict[str, Any]] = {
     "vit": _HALF | {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"},
@@ -50,6 +52,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "ijepa": _HALF | {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"},
     "vit_mae": _DINO,
     "vit_msn": _DINO,
+    "beit": _BEIT,
+    "data2vec-vision": _BEIT,
 }
 # Other kinds that timm has -> what it calls those that were published.
 OF_TIMM = {"aimv2": "aimv2_*", "dinov3_vit": "vit_*_dinov3.*", "siglip2": "vit_*_siglip_*.v2_*"}
@@ -67,7 +71,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "clip": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "patch_size": 32},
     "siglip": {"hidden_act": "gelu_pytorch_tanh"},
 }
-DEFAULTS |= dict.fromkeys(("vit", "deit", "ijepa", "vit_mae"), {"layer_norm_eps": 1e-12})
+DEFAULTS |= dict.fromkeys(
+    ("vit", "deit", "ijepa", "vit_mae", "beit", "data2vec-vision"), {"layer_norm_eps": 1e-12}
+)
 INTERPOLATIONS = {
     0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"
 }  # fmt: skip
@@ -87,6 +93,10 @@ NAMES = {  # theirs -> timm's, within a tower
     r"\.(intermediate\.dense|mlp\.weights_in)\.": ".mlp.fc1.",
     r"^(blocks\.\d+)\.(output\.dense|mlp\.weights_out|mlp\.down_proj)\.": r"\1.mlp.fc2.",
     r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+    r"\.lambda_(\d)$": r".gamma_\1",
+    rf"^(blocks\.\d+)\..*relative_position_bias\.{BIASES}$": rf"\1.attn.{BIASES}",
+    rf"^(encoder\.relative|shared)_position_bias\.{BIASES}$": f"rel_pos_bias.{BIASES}",
+    r"^pooler\.layernorm\.": "fc_norm.",
     r"^pre_layrnorm\.": "norm_pre.",
     r"^(post_)?layernorm\.": "norm.",
     r"^head\.probe$": "attn_pool.latent",
@@ -101,7 +111,8 @@ HEADS = {
     "visual_projection": "head",
 }
 _LEFT_OUT = re.compile(
-    r"embeddings\.(mask_token|position_ids)|pooler\.|(\w+_)?(classifier|projection)\."
+    r"embeddings\.(mask_token|position_ids)|pooler\.(?!layernorm)|(\w+_)?(classifier|projection)\."
+    r"|.*relative_position_index$"
 )
 ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weight$")
 
@@ -115,7 +126,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 def from_transformers(
     config: Mapping[str, Any], state: Mapping[str, Tensor], name: str
-) -> tuple[VisionTransformer, dict[str, Any], bool]:
+) -> tuple[VisionTransformer | Beit, dict[str, Any], bool]:
     """Timm's model with these weights, what it expects of an image, and whether it is distilled.
 
     A distilled model has one register in timm's words, which is DeiT's distillation token. `config`
@@ -124,7 +135,8 @@ def from_transformers(
     kind = kind_of(config)
     # Within, of CLIP and SigLIP with their text tower.
     config = _COMMON | DEFAULTS.get(kind, {}) | (config.get("vision_config") or config)
-    check_choice("hidden_act", config["hidden_act"], ACTIVATIONS)
+    of_beit = kind in ("beit", "data2vec-vision")
+    check_choice("hidden_act", config["hidden_act"], ("gelu",) if of_beit else ACTIVATIONS)
     state = _heads(state, kind) | _tower(state, name)
     require_real(name, state)
     state = {key: value.float() for key, value in state.items()}
@@ -137,18 +149,27 @@ def from_transformers(
     width, gated = config["hidden_size"], bool(config.get("use_swiglu_ffn"))
     make = VisionTransformerDistilled if "dist_token" in state else VisionTransformer
     pool = "map" if "attn_pool.latent" in state else "avg"
+    shape = {
+        "img_size": config["image_size"],
+        "patch_size": config["patch_size"],
+        "in_chans": config.get("num_channels", 3),
+        "embed_dim": width,
+        "depth": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "mlp_ratio": (len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width,
+        "init_values": 1.0 if {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & state.keys() else None,
+        "num_classes": len(state.get("head.weight", ())),
+        "norm_layer": partial(nn.LayerNorm, eps=config["layer_norm_eps"]),
+    }
+    if of_beit:  # here, since its tables of positions are no weights
+        pool = "avg" if "fc_norm.weight" in state else "token"
+        model = Beit(global_pool=pool, **shape, **beit_options(state))
+        if not {"norm.weight", "fc_norm.weight"} & state.keys():  # one that segments has none
+            model.norm = nn.Identity()
+        model.load_state_dict(state)
+        return model, KINDS[kind], False
     with torch.device("meta"):
         model = make(
-            img_size=config["image_size"],
-            patch_size=config["patch_size"],
-            in_chans=config.get("num_channels", 3),
-            embed_dim=width,
-            depth=config["num_hidden_layers"],
-            num_heads=config["num_attention_heads"],
-            mlp_ratio=(len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width,
-            init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
-            num_classes=len(state.get("head.weight", ())),
-            norm_layer=partial(nn.LayerNorm, eps=config["layer_norm_eps"]),
             qkv_bias="blocks.0.attn.qkv.bias" in state,
             class_token="cls_token" in state,
             reg_tokens=state["reg_token"].shape[1] if "reg_token" in state else 0,
@@ -157,6 +178,7 @@ def from_transformers(
             no_embed_class=separate,
             pre_norm="norm_pre.weight" in state,
             act_layer=nn.SiLU if gated else ACTIVATIONS[config["hidden_act"]],
+            **shape,
             **{"mlp_layer": SwiGLUPacked} if gated else {},
         )
     model.load_state_dict(state, assign=True)
@@ -179,8 +201,11 @@ def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
             raise ValueError(f"two weights of '{name}' are one of timm's: {key}")
         tower[key] = value
     for key in [key for key in tower if ".attn.q." in key]:
-        parts = [tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"]
-        tower[key.replace(".q.", ".qkv.")] = torch.cat(parts)
+        q, k, v = (tower.pop(key.replace(".q.", f".{part}."), None) for part in "qkv")
+        if k is None:  # BEiT's keys have no bias
+            tower |= {key.replace(".q.", ".q_"): q, key.replace(".q.", ".v_"): v}
+        else:
+            tower[key.replace(".q.", ".qkv.")] = torch.cat([q, k, v])
     for key in [key for key in tower if ".mlp.gate_proj." in key]:
         parts = [tower.pop(key), tower.pop(key.replace("gate_proj", "up_proj"))]
         tower[key.replace("gate_proj", "fc1")] = torch.cat(parts)
@@ -209,6 +234,8 @@ def _heads(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
             weight = state[f"{theirs}.weight"]
             bias = state.get(f"{theirs}.bias", torch.zeros(weight.shape[:1]))
             heads |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
+    if kind == "beit" and "layernorm.weight" in state:  # where it predicts masked patches
+        heads |= {f"norm.{part}": state[f"layernorm.{part}"] for part in ("weight", "bias")}
     return heads
 
 

@@ -1,5 +1,6 @@
-"""The Vision Transformers of timm: whatever is its VisionTransformer or Eva."""
+"""The Vision Transformers of timm: whatever is its VisionTransformer, Eva or Beit."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,12 +8,13 @@ import timm
 import torch
 from jaxtyping import Float
 from timm.layers import AttentionRope
+from timm.models import beit
 from timm.models.eva import Eva, EvaAttention, EvaBlockPostNorm
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
+from helpers.models.attention import BiasedAttention, RotaryAttention, Sublayer, TimmAttention
 from helpers.models.backbone import (
     Backbone,
     Change,
@@ -27,7 +29,8 @@ from helpers.models.family import Framing, loading
 from helpers.models.tokens import TokenLayout
 from helpers.settings import nearest
 
-MODULES = ("vision_transformer", "deit", "eva")  # of timm, whose models are known here
+BIASES = "relative_position_bias_table"  # of attention, in Beit
+MODULES = ("vision_transformer", "deit", "eva", "beit")  # of timm, whose models are known here
 
 
 class TimmBackbone(Backbone):
@@ -119,7 +122,25 @@ class RotaryBackbone(TimmBackbone):
         )
 
 
-KINDS = {VisionTransformer: TimmBackbone, Eva: RotaryBackbone}
+class BeitBackbone(TimmBackbone):
+    """timm's Beit: BEiT, BEiT v2, data2vec-vision; positions are a bias of the attention."""
+
+    attentions = (beit.Attention,)
+    scale_name = "gamma_1"
+
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
+        def look(attn: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+            (x,), bias = inputs, options["shared_rel_pos_bias"]  # (head, token, token) or None
+            if bias is None:
+                bias = x.new_zeros(attn.num_heads, *(x.shape[1],) * 2)
+            if (table := attn.relative_position_bias_table) is not None:
+                bias = bias + table[attn.relative_position_index].movedim(-1, 0)
+            see(BiasedAttention(attn, x, bias))
+
+        return self.blocks[block].attn.register_forward_pre_hook(look, with_kwargs=True)
+
+
+KINDS = {VisionTransformer: TimmBackbone, Eva: RotaryBackbone, beit.Beit: BeitBackbone}
 
 
 def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: bool) -> Backbone:
@@ -139,9 +160,23 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
         registers=0 if getattr(model, "reg_token", None) is None else model.reg_token.shape[1],
         distillation=int(hasattr(model, "dist_token")),
         rotary=getattr(model, "rope", None) is not None,
+        paired=any(key.endswith(BIASES) for key in model.state_dict()),
     )
     transform = timm.data.create_transform(**data | {"input_size": (3, *size)})
     return kind(name, model, layout, size, model.patch_embed.patch_size, transform, pretrained)
+
+
+def beit_options(state: Mapping[str, Tensor]) -> dict[str, bool]:
+    """The arguments of timm's Beit for these weights: before fine-tuning all blocks share a bias,
+    and the norm stands before the pooling.
+    """
+    absolute, shared = "pos_embed" in state, f"rel_pos_bias.{BIASES}" in state
+    return {
+        "use_abs_pos_emb": absolute,
+        "use_rel_pos_bias": f"blocks.0.attn.{BIASES}" in state or not (absolute or shared),
+        "use_shared_rel_pos_bias": shared,
+        "use_fc_norm": "fc_norm.weight" in state,
+    }
 
 
 def wrap_at(

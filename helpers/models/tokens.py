@@ -16,6 +16,7 @@ class TokenLayout:
         appended: test-time registers, after the patches or, with `rotary`, right before them.
         kept: patches left in the sequence where others were removed; None where all are there.
         rotary: whether the blocks rotate queries and keys of all tokens behind the prefix.
+        paired: whether attention has a bias for each pair of tokens, which fixes their places.
 
     >>> layout = TokenLayout((2, 3), registers=4)
     >>> layout.patches, layout.prefix, layout.tokens
@@ -29,6 +30,7 @@ class TokenLayout:
     appended: int = 0
     kept: int | None = None
     rotary: bool = False
+    paired: bool = False
 
     @property
     def patches(self) -> int:
@@ -111,11 +113,22 @@ class TokenLayout:
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""
+        if count:
+            self.require_free()
         return replace(self, appended=self.appended + count)
 
     def with_kept(self, count: int) -> "TokenLayout":
         """The layout after all but `count` patches were removed."""
+        self.require_free()
         return replace(self, kept=count)
+
+    def require_free(self) -> None:
+        """Raise ValueError where attention has a bias for each pair of tokens."""
+        if self.paired:
+            raise ValueError(
+                "attention of this model has a bias for each pair of tokens: none can be added, "
+                "removed or moved"
+            )
 
     def _checked(self, x: Tensor, dim: int) -> Tensor:
         if x.shape[dim] != self.tokens:

@@ -234,8 +234,9 @@ class _Session:
         found, changes = {}, {}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
+            self.backbone.layout.require_free()
             neurons = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
-        except ValueError as error:  # no MLP neurons, or no outlier there
+        except ValueError as error:  # no MLP neurons, no place for a token, or no outlier there
             self.left_out["register neurons"] = str(error)
         else:
             moved = neurons[: self._count(neurons, limit)]

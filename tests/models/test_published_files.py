@@ -12,8 +12,18 @@ from timm.models.vision_transformer import VisionTransformer
 from zoo import randomise
 
 from helpers.capture import (
+    AttentionEntropy,
+    AttentionReceived,
+    ClsAttention,
     Output,
+    Sinks,
     capture,
+)
+from helpers.interventions import (
+    appended_registers,
+    dropped_patches,
+    model_with_test_time_registers,
+    moved_positions,
 )
 from helpers.models import load_backbone
 
@@ -27,6 +37,7 @@ VIT, REG, DINO3 = (
 CLIP, SIGLIP, EVA = (
     "vit_base_patch32_clip_224", "vit_so400m_patch14_siglip_384", "eva02_tiny_patch14_224"
 )  # fmt: skip
+BEIT, DINOV2 = "beit_base_patch16_224", "vit_small_patch14_dinov2"
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +175,17 @@ def masked_eva(w):
     return w | {"mask_token": torch.ones(1, 1, 24)} | ones("lm_head.weight")
 
 
+def beit(w, **more):
+    """With what each block counts, in the key that BEiT's scripts and DeepSpeed save it in."""
+    table = torch.zeros(5, 5, dtype=torch.int64)
+    return w | {f"blocks.{i}.attn.relative_position_index": table for i in range(2)} | more
+
+
+def masked_beit(w):
+    """Before it is fine-tuned one bias serves all blocks, and masked patches are predicted."""
+    return beit(w, mask_token=torch.ones(1, 1, 24)) | ones("lm_head.weight", "lm_head.bias")
+
+
 def linear(w):
     return w | {"patch_embed.proj.weight": w["patch_embed.proj.weight"].flatten(1)}
 
@@ -179,6 +201,7 @@ PUBLISHED = {  # architecture of timm, and its weights as the authors' file has 
     "BEiT-3": ("beit3_base_patch16_224", beit3),
     "Sapiens2": ("vit_base_patch16_sapiens2", sapiens2),
     "EVA-02 before fine-tuning": (EVA, masked_eva),
+    "BEiT": (BEIT, beit),
     "linear patch embedding": (VIT, linear),
 }
 
@@ -202,6 +225,43 @@ def test_what_timm_converts_is_as_timm_has_it(tmp_path, kind):
         torch.save(content, path)
         got = capture(load_backbone(f"file:{path}@{arch}"), x, [Output()])["output"]
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared bias", "also its own"])
+def test_a_beit_before_fine_tuning_attends_as_timm_does(tmp_path, own):
+    """data2vec-vision's, too. The bias of relative positions is in whatever reads attention."""
+    options = {"use_shared_rel_pos_bias": True, "use_rel_pos_bias": own, "use_fc_norm": False}
+    made = randomise(timm.create_model(BEIT, num_classes=0, img_size=64, **options))
+    torch.save({"model": masked_beit(made.state_dict())}, tmp_path / "mine.pth")
+    with pytest.warns(UserWarning, match="4 x 4 patches"):
+        backbone = load_backbone(f"file:{tmp_path}/mine.pth@{BEIT}")
+    assert backbone.source.endswith("mine.pth, without lm_head")
+    rows = []
+    for block in made.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda _, __, out: rows.append(out))
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    output = made(x)
+    rows = torch.stack(rows, 1)  # image, block, head, query, token
+    expected = {
+        "output": output,
+        "cls_attention": rows[..., 0, :],
+        "attention_received": rows.mean(-2),
+        "attention_entropy": torch.special.entr(rows[..., 1:, :]).sum(-1).mean((2, 3)),
+        "received": rows.mean((2, 3)),
+    }
+    kept = [Output(), ClsAttention("all", "all"), AttentionReceived("all", "all")]
+    got = capture(backbone, x, [*kept, AttentionEntropy(), Sinks("all", writes=True)])
+    for key, value in expected.items():
+        torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="bias for each pair"):
+        model_with_test_time_registers(backbone, [(0, 1)])
+    refused = [appended_registers(backbone, 1), dropped_patches(backbone, 0.5)]
+    for change in [*refused, moved_positions(backbone, range(16))]:
+        with pytest.raises(ValueError, match="bias for each pair"), change:
+            pass
+    with appended_registers(backbone, 0), dropped_patches(backbone, 0.5, "zero"):
+        assert capture(backbone, x, [ClsAttention()])["cls_attention"].shape[-1] == 17
 
 
 # ---- Google's files

@@ -34,6 +34,9 @@ MLP, DINO = {"intermediate_size": 64}, {"mlp_ratio": 2}
 # name -> the class, its configuration beside SMALL, the layout, and whether its own last tokens are
 # before the final LayerNorm.
 LABELS = {**MLP, "num_labels": 3}
+OWN, SHARED = {"use_relative_position_bias": True}, {"use_shared_relative_position_bias": True}
+CLS = {"use_mean_pooling": False}
+PAIRED = TokenLayout((4, 4), paired=True)
 PLAIN, TEACHER = TokenLayout((4, 4)), TokenLayout((4, 4), distillation=1)
 KINDS = {
     "vit": ("ViTModel", "ViTConfig", MLP, PLAIN, False),
@@ -60,6 +63,23 @@ KINDS = {
     "ijepa": ("IJepaModel", "IJepaConfig", MLP, TokenLayout((4, 4), cls=False), False),
     "vit_mae": ("ViTMAEModel", "ViTMAEConfig", {**MLP, "mask_ratio": 0.0}, PLAIN, False),
     "vit_msn": ("ViTMSNModel", "ViTMSNConfig", MLP, PLAIN, False),
+    "beit": ("BeitForImageClassification", "BeitConfig", {**LABELS, **OWN}, PAIRED, False),
+    "beit-pooled": ("BeitModel", "BeitConfig", {**MLP, **OWN}, PAIRED, True),
+    "beit-masked": (
+        "BeitForMaskedImageModeling", "BeitConfig",
+        {**MLP, **SHARED, "vocab_size": 5, "use_mask_token": True}, PAIRED, False,
+    ),
+    "beit-positions": (
+        "BeitModel", "BeitConfig", {**MLP, **CLS, "use_absolute_position_embeddings": True}, PLAIN,
+        False,
+    ),
+    "data2vec-vision": (
+        "Data2VecVisionForImageClassification", "Data2VecVisionConfig", {**LABELS, **OWN}, PAIRED,
+        False,
+    ),
+    "data2vec-vision-pretrained": (
+        "Data2VecVisionModel", "Data2VecVisionConfig", {**MLP, **SHARED, **CLS}, PAIRED, False
+    ),
 }  # fmt: skip
 
 
@@ -104,13 +124,25 @@ def test_outputs_are_those_of_transformers(tmp_path, kind):
         assert (got[key] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
 
 
-@pytest.mark.parametrize("kind", [x for x in KINDS if x != "deit-teacher"])
+FIXED = ("deit-teacher", *(kind for kind in KINDS if kind.startswith(("beit", "data2vec"))))
+
+
+@pytest.mark.parametrize("kind", [x for x in KINDS if x not in FIXED])
 def test_edited_files_give_what_the_intervention_gives(tmp_path, kind):
     """With LayerScale, gated MLPs, a norm before the blocks and epsilons of their own."""
     backbone = load_backbone(named(tmp_path, kind))
     neurons, new = [(1, 3), (0, 5)], tmp_path / "new"
     found = write_model(backbone, neurons, new, pixels(), count=2)
     assert found["difference"] < 1e-5 * backbone(pixels()).abs().max() < found["change"]
+
+
+def test_a_beit_that_segments_has_no_norm_after_its_blocks(tmp_path):
+    stored = STORED["beit-pooled"]
+    shapes = {key: x for key, x in stored["shapes"].items() if not key.startswith("pooler.")}
+    backbone = load_backbone(written(tmp_path, stored["config"], shapes))
+    got = capture(backbone, pixels(), [FinalTokens(norm=True)])["final_tokens"]
+    expected = torch.tensor(stored["outputs"]["final_tokens"])
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_tower_among_others_and_weights_in_parts(tmp_path):
@@ -279,6 +311,9 @@ def computed(kind, folder):
         output = tokens.select(1, 0)
     if kind == "ijepa":
         output = tokens.mean(1)
+    if kind == "beit-masked":
+        with torch.no_grad():
+            tokens, output = model.layernorm(model.beit(pixels())[0]), None
     outputs = {"final_tokens": tokens, "output": output}
     config = json.loads((folder / "config.json").read_text())
     kept = {"model_type", "hidden_act", "layer_norm_eps", "use_swiglu_ffn", "num_register_tokens"}

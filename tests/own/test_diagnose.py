@@ -8,12 +8,13 @@ import pytest
 import torch
 import zoo
 from PIL import Image
+from timm.models.beit import Beit
 from torch.nn.functional import one_hot
 
 from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
 from helpers.images import Images, load_images
 from helpers.interventions import test_time_registers as moving  # else pytest would collect it
-from helpers.models import TokenLayout, load_backbone
+from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 from helpers.own import advice, diagnose
 from helpers.own.diagnose import _Session
 
@@ -246,6 +247,15 @@ def test_a_model_without_cls_has_no_maps_of_its_attention():
     found = diagnose(zoo.build("pooled"), pictures("lrlr"))
     assert "[CLS] attention" in found.left_out
     assert found.pictures[0].keys() == {"image", "norm", "received"}
+
+
+def test_a_model_to_which_no_token_can_be_added():
+    """BEiT's bias of relative positions has a number for each pair of its own tokens."""
+    model = zoo.randomise(Beit(**zoo.SMALL, use_rel_pos_bias=True))
+    backbone = wrap_timm("beit", model, CONTROL_DATA, pretrained=False)
+    found = diagnose(plant(lambda x: [[5] for _ in x], {-1: 6}, backbone), pictures("lrlr"))
+    assert "a bias for each pair" in found.left_out["register neurons"]
+    assert found.states.keys() == {"before"} and found.sinks and advice(found)
 
 
 # ---- Sinks
