@@ -27,6 +27,7 @@ from helpers.claims.project import Project
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
+LAUNCH = {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"}
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
@@ -45,10 +46,15 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
     place = place or root / "_build"
     source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
+    # Jupyter Book looks for pages that are not listed by a pattern, which fails below a folder [x].
+    listed = set(re.findall(r"(?:file|root): (\S+)", (source / "_toc.yml").read_text("utf-8")))
+    pages = (x.relative_to(source) for x in source.rglob("*") if x.suffix in (".md", ".ipynb"))
+    others = [x.as_posix() for x in pages if x.with_suffix("").as_posix() not in listed]
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
-    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new)
+    left_out = ("-D", f"exclude_patterns={','.join(others)}")
+    sphinx = ("-m", "sphinx", *SPHINX, *(() if only else STRICT), *left_out, "-d", doctrees)
     with log.open("w", encoding="utf-8") as stream:
-        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), sphinx):
+        for command in (("-c", JUPYTER_BOOK, "config", "sphinx", source), (*sphinx, source, new)):
             command = (sys.executable, *command)
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
@@ -73,7 +79,7 @@ def assemble(
     (source / "notebooks").mkdir()
     for path in root.glob("notebooks/*.ipynb"):  # of no claim, shown as it is
         shutil.copy(path, source / "notebooks")
-    shutil.copy(root / "_config.yml", source)
+    _write(source / "_config.yml", yaml.safe_dump(_config(root / "_config.yml"), sort_keys=False))
     contents = _small_contents(book) if only else _contents(book, root / "_toc.yml")
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
@@ -134,6 +140,17 @@ def _write_notebook(found: Finding, source: Path) -> None:
     path = source / f"{page}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
+
+
+def _config(path: Path) -> dict:
+    """Jupyter Book's configuration; an address of the repository switches on the buttons to it."""
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if url := (repository := config.get("repository", {})).get("url"):
+        config["sphinx"]["config"]["html_theme_options"] |= {
+            "repository_url": url, "repository_branch": repository.get("branch", "main"),
+            "use_repository_button": True, "launch_buttons": LAUNCH,
+        }  # fmt: skip
+    return config
 
 
 def _contents(book: Book, path: Path) -> dict:

@@ -1,6 +1,6 @@
-"""A Sphinx extension: parallel builds, API pages that list what docstrings describe, a button that
-downloads a notebook as it was run, pages without the theme's script of all icons, and a search that
-puts claims first and leaves notebooks out.
+"""A Sphinx extension: parallel builds, API pages that list what docstrings describe, buttons that
+download a notebook as it was run and open its source, pages without the theme's script of all
+icons, and a search that puts claims first and leaves notebooks out.
 """
 
 import inspect
@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 from helpers.book.downloads import notebook_of
+from helpers.claims.registry import load_registry
 
 # It keeps nothing from one page to the next while pages are read and written, and omits to say so.
 PARALLEL = "sphinx_multitoc_numbering"
@@ -72,7 +73,10 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
     for group in context.get("header_buttons", ()) if notebook else ():
         for button in group.get("buttons", ()):
             if button.get("label") == "download-source-button":
-                button |= {"url": context["pathto"](notebook, 1), "text": ".ipynb"}
+                button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
+            elif group.get("label") == "launch-buttons":
+                source = load_registry()[Path(notebook).stem].notebook
+                button["url"] = button["url"].replace(f"{pagename}.ipynb", source)
     for at, name in ((1, "prev"), (2, "next")):
         page = app.builder.relations.get(pagename, (None,) * 3)[at]
         while page and notebook_of(page):

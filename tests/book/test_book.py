@@ -139,6 +139,23 @@ def test_what_cannot_be_read_is_named(library, path, text):
         assemble(library.root)
 
 
+def test_an_address_of_the_repository_switches_its_buttons_on(library):
+    path = library.root / "_config.yml"
+    assert "repository_url" not in (assemble(library.root) / "_config.yml").read_text()
+    with path.open("a") as stream:
+        stream.write("\nrepository: {url: 'https://github.com/o/n', branch: dev}\n")
+    config = yaml.safe_load((assemble(library.root) / "_config.yml").read_text())
+    options = config["sphinx"]["config"]["html_theme_options"]
+    assert (options["repository_url"], options["repository_branch"]) == (
+        "https://github.com/o/n",
+        "dev",
+    )
+    assert options["use_repository_button"] and {*options["launch_buttons"]} == {
+        "colab_url",
+        "binderhub_url",
+    }
+
+
 def test_the_run_on_controls_is_validation_and_never_a_finding(library):
     notebook, _ = executed(library.registry["aa1-first"], CONTROLS, 0.5)
     notebook.cells[0].source = "# Just executed"
@@ -153,15 +170,15 @@ def test_the_run_on_controls_is_validation_and_never_a_finding(library):
     assert not (fresh / "book" / "runs" / "controls").exists()
 
 
-def test_a_book_is_replaced_by_a_whole_one_alone_and_may_be_of_a_few_claims(library, tmp_path):
-    site = build(library.root, tmp_path / "small", only=("bob", ["aa1-first"]))
+def test_a_book_is_replaced_by_a_whole_one_alone_and_may_be_of_a_few_claims(library):
+    site = build(library.root, library.root / "small", only=("bob", ["aa1-first"]))
     assert (site / "book" / "own" / "bob" / "index.html").is_file()
     assert [path.stem for path in site.glob("book/claims/*.html")] == ["aa1-first"]
-    source = assemble(library.root, tmp_path / "less", only=("controls", ["aa2-second"]))
+    source = assemble(library.root, library.root / "less", only=("controls", ["aa2-second"]))
     assert "root: book/claims/aa2-second" in (source / "_toc.yml").read_text()
-    (tmp_path / "whole" / "html").mkdir(parents=True)
+    (library.root / "_build" / "html").mkdir()
     with (library.root / "book" / "index.md").open("a") as stream:
         stream.write("\n[nowhere](nowhere.md)\n")
     with pytest.raises(RuntimeError, match="nowhere"):
-        build(library.root, tmp_path / "whole")
-    assert not [*(tmp_path / "whole" / "html").iterdir()]
+        build(library.root)
+    assert not [*(library.root / "_build" / "html").iterdir()]
