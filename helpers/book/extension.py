@@ -1,6 +1,6 @@
 """A Sphinx extension: parallel builds, API pages that list what docstrings describe, buttons that
-download a notebook as it was run and open its source, pages without the theme's script of all
-icons, and a search that puts claims first and leaves notebooks out.
+download a notebook as it was run and open its source, what a shared link shows, pages without the
+theme's script of all icons, and a search that puts claims first and leaves notebooks out.
 """
 
 import inspect
@@ -11,7 +11,9 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-from markupsafe import escape
+from fontTools.subset import Subsetter
+from fontTools.ttLib import TTFont
+from markupsafe import Markup, escape
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
@@ -21,6 +23,8 @@ from helpers.claims.registry import load_registry
 # It keeps nothing from one page to the next while pages are read and written, and omits to say so.
 PARALLEL = "sphinx_multitoc_numbering"
 SCORER = Path(__file__).with_name("templates") / "search.js"
+PREVIEW = "_static/preview.png"  # what a shared link shows
+SHORT, LONG = 40, 200  # letters, at least and at most, of the description of a page
 # The theme's icons are in a font, too. Only the page of the search searches, and no other marks its
 # words: of "DINOv2-L" it would mark every l.
 ICONS_SCRIPT = re.compile(r'\s*<script[^>]* src="[^"]*/fontawesome\.js[^"]*"></script>')
@@ -30,6 +34,8 @@ SEARCH = re.compile(
 )
 # Around each word of a signature: a quarter of the reference's weight.
 WORD = re.compile(r'<span class="(?:pre|w)">([^<]*)</span>')
+ICON = re.compile(r"\bfa-([\w-]+)")
+ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\(\w+)"\}')
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -68,7 +74,9 @@ def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: A
 
 
 def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
-    """Before a page is written: its buttons, and its neighbours, which are no notebooks."""
+    """Before a page is written: its buttons, its neighbours, which are no notebooks, and what a
+    shared link shows.
+    """
     notebook = notebook_of(pagename)
     for group in context.get("header_buttons", ()) if notebook else ():
         for button in group.get("buttons", ()):
@@ -77,6 +85,11 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
             elif group.get("label") == "launch-buttons":
                 source = load_registry()[Path(notebook).stem].notebook
                 button["url"] = button["url"].replace(f"{pagename}.ipynb", source)
+    if doctree:
+        preview = context["pathto"](PREVIEW, 1)
+        if base := app.config.html_baseurl:
+            preview = f"{base.rstrip('/')}/{PREVIEW}"
+        context["metatags"] = context.get("metatags", "") + str(_shared(context, doctree, preview))
     for at, name in ((1, "prev"), (2, "next")):
         page = app.builder.relations.get(pagename, (None,) * 3)[at]
         while page and notebook_of(page):
@@ -89,9 +102,45 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
     context["pagetitle"] = escape(context.get("pagetitle", ""))
 
 
+def _shared(context: dict, doctree: nodes.document, preview: str) -> Markup:
+    """The tags by which a link to a page shows its title, its first paragraph and a picture."""
+    texts = (" ".join(one.astext().split()) for one in doctree.findall(nodes.paragraph))
+    text = next((text for text in texts if len(text) >= SHORT), "")
+    text = text if len(text) <= LONG else f"{text[:LONG].rpartition(' ')[0]} ..."
+    title = Markup(context["title"]).striptags()
+    tags = {"og:title": title, "og:description": text, "og:type": "article", "og:image": preview}
+    lines = [Markup('<meta name="description" content="{}">').format(text)]
+    lines += [Markup('<meta property="{}" content="{}">').format(*one) for one in tags.items()]
+    return Markup("\n").join(lines)
+
+
 def _lighten(app: Sphinx, error: Exception | None) -> None:
-    """Take from pages scripts that they do not need, and the tags around words of signatures."""
-    for path in () if error else Path(app.outdir).rglob("*.html"):
+    """Take from the pages the scripts that they do not need, and from the font of icons and its
+    style sheet the icons that no page shows.
+    """
+    if error:
+        return
+    shown = set[str]()
+    for path in Path(app.outdir).rglob("*.html"):
         text = ICONS_SCRIPT.sub("", path.read_text(encoding="utf-8"))
         text = WORD.sub(r"\1", text) if 'class="sig ' in text else text
         path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), "utf-8")
+        shown.update(ICON.findall(text))
+    codes = []
+
+    def kept(rule: re.Match) -> str:
+        if shown.isdisjoint(ICON.findall(rule[1])):
+            return ""
+        codes.append(int(rule[2], 16))
+        return rule[0]
+
+    sheet = Path(app.outdir, "_static", "styles", "pydata-sphinx-theme.css")
+    style = ICON_RULE.sub(kept, sheet.read_text(encoding="utf-8"))
+    sheet.write_text(re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", style), "utf-8")
+    for path in Path(app.outdir, "_static", "vendor", "fontawesome").rglob("*.woff2"):
+        path.unlink()
+        font = TTFont(path.with_suffix(".ttf"))
+        subset = Subsetter()
+        subset.populate(unicodes=codes)
+        subset.subset(font)
+        font.save(path.with_suffix(".ttf"))

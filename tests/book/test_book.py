@@ -119,6 +119,15 @@ def test_golden_pages_of_a_small_project(library, file_regression):
     text = "\n".join(f"=== {name}\n{shown(source / name)}" for name in names)
     file_regression.check(re.sub("[0-9a-f]{64}", "SHA-256", text))
     assert (source / "book" / "claims" / "aa1-first.mine.norms.svg").read_text() == SVG
+    for old, new in (
+        ("book/runs/mine/aa1-first", "claims/aa1-first.html#mine"),
+        ("book/notebooks/own/bob/aa1-first", "claims/aa1-first.html#own-bob"),
+        ("notebooks/beyond/aa1-first", "claims/aa1-first.html"),
+        ("notebooks/beyond/aa2-second", "claims.html#aa2-second"),
+        ("book/claims/aa3-later", "claims.html#aa3-later"),
+    ):
+        page = (source.parent / "forward" / f"{old}.html").read_text()
+        assert f"url={'../' * old.count('/')}book/{new}'" in page
     assert (source.parent / "data" / "own" / "bob" / "aa1-first.json").is_file()
     named = re.findall(r"file: (.*)", (source / "_toc.yml").read_text())
     assert [page for page in named if not list(source.glob(f"{page}.*"))] == []
