@@ -5,18 +5,21 @@ in checkpoints.yml.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 from jaxtyping import Float, Shaped
 
+from helpers.capture import Lab
 from helpers.claims.criteria import CONTROL
 from helpers.measures.outliers import FEW
-from helpers.measures.stats import Estimates, bootstrap, over_images
+from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images
 from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
@@ -90,6 +93,33 @@ def members(
     return found
 
 
+def measured(folder: str, lab: Lab, n: int) -> dict[tuple[str, int], Estimates]:
+    """What diagnoses found of the models of a laboratory, from their files in `folder`: (model, 0)
+    -> the shares "outlier_images" and "corner_share" (of outliers).
+
+    The laboratory gets the sources of the models, the images, without pictures, and why there is
+    nothing of a model.
+    """
+    every = {own["model"]: own["details"] for own in map(read, sorted(Path(folder).glob("*.json")))}
+    there = {model: every[model] for model in lab.models if model in every}
+    shown = {own["images"]["digest"]: own["images"] for own in there.values()}
+    if [images["n"] for images in shown.values()] != [n]:
+        sets = ", ".join(f"{images['n']} images" for images in shown.values()) or "no such model"
+        raise ValueError(f"{folder} is of {sets}; it has to be of the same {n} images")
+    (images,) = shown.values()
+    described = SimpleNamespace(name=images["name"], ids=(), contents=(), describe=lambda: images)
+    lab.sets.append(described)
+    lab.sources |= {model: own["source"] for model, own in there.items()}
+    lab.not_run |= {x: f"{folder} has no file of it" for x in lab.models if x not in there}
+    return {
+        (model, 0): {
+            "outlier_images": _estimate(own["images_with_outliers"]),
+            "corner_share": _estimate(own["place"] and own["place"]["corners"]),
+        }
+        for model, own in there.items()
+    }
+
+
 def recipe_estimates(
     checkpoints: Sequence[Estimates],
     recipes: Sequence[str],
@@ -139,3 +169,11 @@ def adjusted_r_squared(
         return np.nan
     within = ((values - means[group]) ** 2).sum()
     return float(1 - within / (n - len(count)) / (total / (n - 1)))
+
+
+def _estimate(stored: Mapping[str, float | None] | None) -> Estimate:
+    """An estimate of a file, which has null for nan."""
+    if stored is None:
+        return NONE
+    ends = (nan if stored[x] is None else stored[x] for x in ("value", "low", "high"))
+    return Estimate(*ends, int(stored["n"]))

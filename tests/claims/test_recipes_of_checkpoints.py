@@ -2,13 +2,16 @@
 the share of variance that groups explain against least squares, and planted recipes.
 """
 
+import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pytest
 import timm
 
-from helpers.capture import PatchNorms, capture
+from helpers.capture import Lab, PatchNorms, capture
 from helpers.claims import checkpoints, load_registry
 from helpers.claims.checkpoints import adjusted_r_squared, first_over_second, recipe_estimates
 from helpers.claims.values import verdict_on
@@ -42,6 +45,52 @@ def test_what_is_compared_says_recipe_and_size():
     ]
     with pytest.raises(ValueError, match=r"vit_small_patch16_224\.mine"):
         checkpoints.members(["vit_small_patch16_224.mine"])
+
+
+def diagnoses(folder, models, presence):
+    """Files with a planted share of images with an outlier, and all outliers in the corners."""
+    data, _ = json.loads(FILES[-1].read_text()), folder.mkdir()
+    for model in models:
+        share = data["details"]["images_with_outliers"] | {"value": presence(model)}
+        details = data["details"] | {"images_with_outliers": share}
+        details |= {} if presence(model) else {"place": None}
+        (folder / f"{model}.json").write_text(
+            json.dumps(data | {"model": model, "details": details})
+        )
+
+
+def test_diagnoses_are_judged(tmp_path):
+    claim = load_registry()["xx11-recipe"]
+    profile = claim.parameters | claim.profiles["augreg"]
+    nowhere = "vit_large_patch16_224.augreg_in21k"
+    models = [model for model in profile["models"] if model != nowhere]
+    presence = {
+        "by-recipe": lambda model: 0.0 if model.endswith("augreg_in1k") else 0.9,
+        "by-size": lambda model: 0.9 if "tiny" in model or "small" in model else 0.0,
+    }
+    for name, planted in presence.items():
+        diagnoses(tmp_path / name, models, planted)
+        names = {}
+        for cell in nbformat.read(ROOT / claim.notebook, 4).cells:
+            if cell.cell_type == "code":
+                exec(compile(cell.source, claim.id, "exec"), names)
+            if "parameters" in cell.metadata.get("tags", ()):
+                names.update(profile | {"census": str(tmp_path / name)})
+        plt.close("all")
+        result = names["result"]
+        assert result.models == {"AugReg": "supported" if name == "by-recipe" else "refuted"}
+        assert [*result.not_run] == [nowhere] and len(result.sources) == 2
+        assert {value.dataset for value in result.values} == {"data:imagenet-1per-class/validation"}
+        assert result.by_model["AugReg"]["recipe_over_size"].n == 27
+    folder = tmp_path / "by-size"
+    with pytest.raises(ValueError, match="is of 200 images"):
+        checkpoints.measured(str(folder), Lab(models), 100)
+    path = folder / f"{models[0]}.json"
+    one = json.loads(path.read_text())
+    one["details"]["images"]["digest"] = "0" * 16
+    path.write_text(json.dumps(one))
+    with pytest.raises(ValueError, match="200 images, 200 images"):
+        checkpoints.measured(str(folder), Lab(models), 200)
 
 
 def test_the_files_of_the_book_are_whole_small_and_of_known_models():
@@ -109,23 +158,6 @@ def test_a_planted_recipe_and_a_planted_size():
         found = recipe_estimates(own, recipes, sizes, [True] * 24)["recipe_over_size"]
         assert found.low * sign > 0 and found.high * sign > 0
         assert (found.n, found.over, found.per_image) == (24, "checkpoints", None)
-
-
-@pytest.mark.parametrize(
-    ("with_outliers", "verdict"),
-    [
-        (lambda model: not model.endswith("augreg_in1k"), "supported"),
-        (lambda model: "tiny" in model or "small" in model, "refuted"),
-    ],
-)
-def test_planted_outliers_of_the_checkpoints_that_xx11_asks_are_judged(with_outliers, verdict):
-    claim = load_registry()["xx11-recipe"]
-    ((family, own),) = checkpoints.members(claim.profiles["augreg"]["models"]).items()
-    shares = [one(0.9, 1) if with_outliers(x.model) else one(0, None) for x in own]
-    _, _, recipes, sizes, judged = zip(*own, strict=True)
-    found = recipe_estimates(shares, recipes, sizes, judged)
-    assert found["recipe_over_size"].n == 28
-    assert verdict_on(claim, family, found) == verdict
 
 
 def test_corners_are_of_judged_checkpoints_with_outliers():
