@@ -35,6 +35,7 @@ def model_with_test_time_registers(
     without registers refuses its state dict, strict or not. ValueError where an intervention is
     active, and for a model that is no VisionTransformer or Eva of timm or pools its prefix tokens.
     """
+    backbone.layout.require_free()
     if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use test_time_registers")
     if any(
@@ -67,7 +68,6 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
     """
-    backbone.layout.require_free()
     model = model_with_test_time_registers(backbone, neurons, count, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()

@@ -232,7 +232,7 @@ def twin_maps():
 
 @example
 def box_rows():
-    images = list(np.random.default_rng(0).integers(60, 200, (2, 40, 80, 3), dtype=np.uint8))
+    images = list(np.full((2, 40, 80, 3), 130, np.uint8))
     truth = [[[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], []]
     found = {
         "one.a": {"LOST": torch.tensor([[0.25, 0.25, 0.5, 0.75], [0, 0, 1, 1]])},
