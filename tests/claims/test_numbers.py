@@ -239,6 +239,14 @@ def test_renewed_numbers_keep_the_parts_that_did_not_move_and_the_measured_sprea
     assert json.loads(numbers.renewed(path, of())) == of()
 
 
+def test_a_figure_may_differ_as_the_end_that_it_shows():
+    """Which may lie near zero, as far as its interval is wide."""
+    value, figure = {"value": 5, "low": 0.01, "high": 1000}, [{"x": [0.0105]}]
+    stored = of({"x": value}, [{"x": [0.01]}])
+    assert not wrong(stored, of({"x": value | {"low": 0.0105}}, figure))
+    assert wrong(stored, of({"x": value}, figure)) == ["figures/0/0/x/0"]
+
+
 def test_renewed_figures_show_the_values_that_are_stored(tmp_path):
     path = numbers.beside(tmp_path / "aa1-first.ipynb")
     value = {"value": 1, "low": 0.5, "high": 1.5}
