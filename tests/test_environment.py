@@ -59,9 +59,9 @@ def test_wheel_has_every_package():
 
 
 def test_workflow_does_what_the_makefile_does():
-    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     commands = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
-    assert commands == {".ci/run", "make book"}
+    assert {".ci/run", "make release"} < commands
     script = (ROOT / ".ci" / "run").read_text()
     assert "\nmake test\n" in script
     notebooks = re.findall(r"notebooks/\S+", script.partition("\nATEN_CPU_CAPABILITY=default ")[2])
