@@ -21,7 +21,6 @@ from helpers.claims.checkpoints import stored
 from helpers.claims.criteria import INTERVAL, OUTCOMES
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import term
-from helpers.claims.result import IMAGES_SUFFIX
 from helpers.claims.statistics import Judgement
 from helpers.files import read_content
 
@@ -118,9 +117,8 @@ def write(target: Path, book: Book) -> None:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
     for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):
         (place := target / found.place).mkdir(parents=True, exist_ok=True)
-        for suffix in (".json", IMAGES_SUFFIX):
-            if (file := found.path.with_suffix(suffix)).is_file():
-                shutil.copy(file, place)
+        for path in found.files:
+            shutil.copy(path, place)
         notebook = read_content(found.path.with_suffix(".ipynb"))
         (place / f"{found.claim.id}.ipynb").write_bytes(notebook)
     (place := target / CONTROLS).mkdir()

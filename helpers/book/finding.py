@@ -13,7 +13,7 @@ from helpers.claims.criteria import CONTROL, NO, NOT_TESTED, SHOWN
 from helpers.claims.history import Entry, first_verdict, mark
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
-from helpers.claims.result import REGISTER, Result
+from helpers.claims.result import IMAGES_SUFFIX, REGISTER, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_name, short_names
 
@@ -140,6 +140,12 @@ class Finding:
     def place(self) -> str:
         """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
         return f"own/{self.run}" if self.kind == "own" else self.run
+
+    @property
+    def files(self) -> list[Path]:
+        """Its file, and the numbers of each image where it has them."""
+        paths = (self.path.with_suffix(end) for end in (".json", IMAGES_SUFFIX))
+        return [path for path in paths if path.is_file()]
 
     @property
     def anchor(self) -> str:

@@ -51,12 +51,14 @@ def test_the_csv_holds_every_value_to_the_last_digit_and_explains_it(folder, boo
 def test_the_files_of_a_result_are_those_that_were_published(folder, book):
     for one in (one for own in book.runs.values() for one in own.values()):
         id = one.claim.id
-        for end in (".json", *([IMAGES_SUFFIX] if "images" in one.data["provenance"] else ())):
+        links = macro("downloads", one, "../../")
+        for end in (".json", IMAGES_SUFFIX):
             stored = one.path.with_suffix(end)
             assert (folder / one.run / f"{id}{end}").read_bytes() == stored.read_bytes()
+            assert f"href='../../data/{one.run}/{id}{end}'" in links
         page = downloads.notebook_of(downloads.notebook_page(one))
         assert (folder.parent / folder.name / page.removeprefix("data/")).is_file()
-        assert f"href='../../{page}'" in macro("downloads", one, "../../")
+        assert f"href='../../{page}'" in links
     assert downloads.notebook_of("book/index") is None
 
 
