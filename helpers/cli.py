@@ -237,7 +237,7 @@ def show(project, id, values):
 
 @command(
     "run nr3-redundancy --run mine -p models=vit_small_patch14_dinov2.lvd142m "
-    "-p dataset=photographs -p n=20"
+    "-p dataset=photographs -p n=19"
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "every", is_flag=True, help="every claim with a profile or result of --run")
@@ -250,8 +250,8 @@ def show(project, id, values):
 @click.option(
     "-p", "overrides", multiple=True, callback=_pairs, metavar="KEY=VALUE", help=PARAMETER
 )
-@click.option("--plan", is_flag=True, help="run nothing: list what would run")
-@click.option("--html", is_flag=True, help="also the page of the claim, in seconds")
+@click.option("--plan", is_flag=True, help="run nothing: list what would run, and what is kept")
+@click.option("--html", is_flag=True, help="also the page of the one claim")
 @click.option("--force", is_flag=True, help="run what is finished, and replace other parameters")
 @click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]", help=RAY)
 @jobs_option
@@ -263,7 +263,7 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
     if several == bool(ids):
         raise ValueError("name claims, or give --all, --paper PAPER or --changed without names")
     if (overrides or profile) and (changed or name == CONTROLS):
-        raise ValueError("-p and --profile are for a run of another --run")
+        raise ValueError(f"-p and --profile need a --run that is not {CONTROLS}, and no --changed")
     if html and len(ids) != 1:
         raise ValueError("--html shows one claim; name it")
     from helpers.run import check, execute, parameters
@@ -279,18 +279,19 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
         chosen = {run: parameters.whole(project, run, overrides, profile)}
     if not chosen:
         print("nothing is to be run")
-    # Whose page is asked for without parameters, has them already.
+    # --html without -p is the page of what was run: its parameters, not the defaults.
     again = several or (html and not overrides and profile is None)
     failed = 0
     for run, claims in chosen.items():
         claims = [id for id in claims if paper in (None, project.registry[id].paper)]
-        if plan:
-            print(*(f"{run}/{id}" for id in claims), sep="\n")
-        if plan or not claims:
+        if not claims:
             continue
         outcomes = execute.run_claims(
-            project, claims, run, overrides, profile=profile, again=again, **options
+            project, claims, run, overrides, profile=profile, again=again, plan=plan, **options
         )
+        if plan:
+            print(*(f"{run}/{outcome}" for outcome in outcomes), sep="\n")
+            continue
         failed |= _ended(outcomes)
         if any(outcome.status != "failed" for outcome in outcomes):
             print(f"results in {project.place(run).relative_to(project.root)}")
@@ -355,16 +356,16 @@ def check(project, strict):
 @click.argument("b")
 def compare(project, a, b):
     """Show the verdicts and the values in which the runs A and B differ. The exit status is 1 where
-    a verdict moved.
+    a verdict differs.
     """
     from helpers.claims import compare
 
     table = compare.compare(project, a, b)
     if not table.empty:
         print(table.to_string(index=False))
-    moved = dict.fromkeys(table[table["name"] == compare.VERDICT]["claim"])
-    print(f"a verdict moved on {', '.join(moved)}" if moved else "no verdict moved")
-    return int(bool(moved))
+    others = dict.fromkeys(table[table["name"] == compare.VERDICT]["claim"])
+    print(f"verdicts differ on {', '.join(others)}" if others else "no verdict differs")
+    return int(bool(others))
 
 
 @command("baselines")

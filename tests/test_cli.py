@@ -77,17 +77,18 @@ def test_run_prints_a_line_a_notebook(typed):
 
 
 def test_what_would_run(project, typed):
-    assert typed("run --paper beyond --run large --plan").split() == [
-        "large/aa1-first",
-        "large/aa2-second",
+    assert typed("run --paper beyond --run large --plan").splitlines() == [
+        "large/aa1-first  to run",
+        "large/aa2-second  to run",
     ]
-    assert typed("run aa1-first -p n=1 --plan") == "mine/aa1-first\n"
+    assert typed("run aa1-first -p n=1 --plan") == "mine/aa1-first  to run\n"
     assert typed("run --changed") == "nothing is to be run\n"
     typed("run --all --run large")
+    assert "large/aa1-first  kept" in typed("run --all --run large --plan").splitlines()
     typed("publish large")
     edit_profiles(project.root, lambda profiles: profiles["aa2-second"]["large"].update(n=6))
     for more in ("", "--run large", "--paper beyond"):
-        assert typed(f"run --changed --plan {more}") == "large/aa2-second\n"
+        assert typed(f"run --changed --plan {more}") == "large/aa2-second  to run\n"
 
 
 REFUSED = {

@@ -34,8 +34,8 @@ CACHE = "REGISTERS_CACHE"  # where kernels find the folder of captures, see capt
 
 
 class Outcome(NamedTuple):
-    """What became of one notebook: a verdict, 'stored', 'kept' (nothing to do) or 'failed', and
-    why; and what the controls gave, where it ran on them alone.
+    """What became of one notebook: a verdict, 'stored', 'kept' (nothing to do), 'to run' or
+    'failed', and why; and what the controls gave, where it ran on them alone.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         said = self.status
-        if self.calibration:  # a verdict on models that were built to be refuted would mislead
+        if self.calibration:  # one verdict over reference models, built to differ, would mislead
             said = f"{self.status}, " if self.status in ("kept", "stored") else ""
             said += as_expected(self.calibration)
         seconds = f"  ({self.seconds:.1f} s)" if self.seconds else ""
@@ -108,6 +108,7 @@ def run_claims(
     force: bool = False,
     jobs: int | None = None,
     ray: str | None = None,
+    plan: bool = False,
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `_build/runs/<run>/`, each with its share of the cores.
 
@@ -121,6 +122,7 @@ def run_claims(
         jobs: notebooks at a time; one per core unless given.
         ray: the address of a Ray cluster whose machines execute the notebooks, '' for the one that
             RAY_ADDRESS names or that runs here.
+        plan: execute nothing; say what would be kept, and what not.
 
     Raises ValueError, before anything runs, where a parameter is wrong, or an own result of other
     parameters would be replaced.
@@ -134,6 +136,8 @@ def run_claims(
             kept[id] = there
         elif run != CONTROLS:
             check_replaced(folder / f"{id}.json", own)
+    if plan:
+        return [kept.get(id, Outcome(id, "to run")) for id in resolved]
     bar = len(resolved) == 1 and sys.stderr.isatty()
     compute = partial(computed, bar=bar) if ray is None else _on_ray(ray)
 

@@ -22,6 +22,9 @@ DIFFERING = {
     "by_dataset": ("datasets", ("n",)),
 }
 
+# Lists with an entry for each of `models`, by its place.
+PAIRED = ("twins", "with_registers", "singles", "before")
+
 # What is the claim's own data set unless it is given: to learn on, and to show.
 FOLLOWING = ("train_dataset", "validation_dataset", "boxes_dataset", "examples")
 
@@ -81,6 +84,14 @@ def _check_differing(parameters: Mapping, given: Mapping) -> None:
                 check_choice(f"parameter {name}", own, [*texts_in(parameters[of])])
 
 
+def _check_paired(parameters: Mapping) -> None:
+    count = len(parameters.get("models", ()))
+    for name in PAIRED:
+        if len(parameters.get(name) or [""] * count) != count:
+            own = f"parameter {name} has {len(parameters[name])} entries, not {count} like models"
+            raise ValueError(f"{own}; give one for each, '' for none")
+
+
 def texts_in(value: object) -> Iterator[str]:
     """Each text in a parameter, those in lists too."""
     if isinstance(value, str):
@@ -124,6 +135,7 @@ def resolve(
         own = {x: given["dataset"] for x in FOLLOWING if x in defaults} | own
     parameters = checked(defaults, {**own, **given})
     _check_differing(parameters, given)
+    _check_paired(parameters)
     return {name: _stored(value) for name, value in parameters.items()}
 
 

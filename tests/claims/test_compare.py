@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs is named, and whether a verdict moved."""
+"""Two runs side by side: what differs is named, and whether a verdict does."""
 
 import json
 
@@ -23,8 +23,8 @@ def test_what_differs_is_named(project, typed):
         ("control-clean", "verdict", "supported", "refuted"),
         ("control-clean", "score", "5", "0.25 [0.125, 0.5] (n = 5,000)"),
     ]
-    assert typed("compare mine other", 1).endswith("\na verdict moved on aa1-first\n")
-    assert typed("compare mine mine") == "no verdict moved\n"
+    assert typed("compare mine other", 1).endswith("\nverdicts differ on aa1-first\n")
+    assert typed("compare mine mine") == "no verdict differs\n"
     assert "'otter'" in typed("compare mine otter", 2)
 
 

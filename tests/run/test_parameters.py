@@ -95,6 +95,7 @@ def test_a_run_keeps_the_stored_names():
         (SEARCH, {"by_model": DINO}, DINO),
         (SEARCH, {"by_model": f"{DINO} layer=last"}, "last"),
         (SEARCH, {"by_model": f"{DINO} n=5"}, "'n'"),
+        ("nr5-registers", {"models": DINO}, "twins has 4 entries, not 1"),
         (SEARCH, {"by_model": "vit_smal layer=-2", "models": DINO}, "vit_smal"),
         ("tt4-domains", {"by_dataset": "data:nothing n=5"}, "data:nothing"),
     ],
