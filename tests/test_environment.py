@@ -1,5 +1,6 @@
 """Packages, pins and versions: pyproject.toml, requirements.lock, environment.yml, CI, citation."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -56,6 +57,20 @@ def test_wheel_has_every_package():
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "helpers").rglob("*.py")}
     packages = {".".join(folder.parts) for folder in folders}
     assert set(SETTINGS["tool"]["setuptools"]["packages"]) == packages
+
+
+def test_the_core_imports_its_own_dependencies_alone():
+    """Without an extra, models are loaded, captured, measured, changed, drawn and diagnosed."""
+    core = {name(text) for text in PROJECT["dependencies"]} | {"matplotlib-inline", PROJECT["name"]}
+    distributions = metadata.packages_distributions()
+    for path in (ROOT / "helpers").rglob("*.py"):
+        if path.relative_to(ROOT).parts[1] in ("book", "run"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [x.name for x in node.names] if isinstance(node, ast.Import) else []
+            for found in (distributions.get(x.partition(".")[0], []) for x in modules):
+                assert not found or core & {*map(name, found)}, f"{path}: {found}"
 
 
 def test_workflow_does_what_the_makefile_does():
