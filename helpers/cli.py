@@ -391,7 +391,6 @@ def baselines(project, ids, jobs):
 @_for_models
 @click.option("--mean", nargs=3, type=float, metavar="R G B", help="of pixels from 0 to 1")
 @click.option("--std", nargs=3, type=float, metavar="R G B", help="likewise; or the model's own")
-@click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
 @click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
@@ -404,7 +403,6 @@ def diagnose(
     seed,
     mean,
     std,
-    labelled,
     out,
     numbers,
     exit_code,
@@ -425,7 +423,7 @@ def diagnose(
             backbone = models.load_backbone(name, image_size=image_size, device=options["device"])
             if mean or std:
                 backbone.normalise(mean or (), std or ())
-            found = own.diagnose(backbone, pictures, labelled=labelled, seed=seed, **options)
+            found = own.diagnose(backbone, pictures, seed=seed, **options)
         except (models.ModelUnavailable, RuntimeError, ValueError, OSError) as error:
             if len(names) == 1:
                 raise ValueError(error) from None

@@ -24,7 +24,7 @@ MOST_LOST = 0.9  # agreement with the unedited model below which shifting neuron
 DETAILS = (  # fields of a diagnosis that its JSON gives in full
     "images", "tested", "images_with_outliers", "rules", "outliers_per_image",
     "largest_over_median", "channels", "sinks", "by_image", "place", "neurons", "states",
-    "left_out", "register_norm", "answers", "unwritable",
+    "left_out", "register_norm", "unwritable",
 )  # fmt: skip
 COLUMNS = {  # of the table of states -> field of a `State`
     "largest norm": "largest",
@@ -34,7 +34,6 @@ COLUMNS = {  # of the table of states -> field of a `State`
     "attention of all queries on them, in the block with most": "most_received",
     "norm of the appended token": "register_norm",
     "same answer": "agreement",
-    "right answer": "accuracy",
     "cosine of the feature": "cosine",
 }
 NUMBERS = ("largest", "register_norm", "cosine")  # of these columns; the others are shares
