@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from helpers.capture import (
@@ -85,8 +85,13 @@ def diagnose(
             found["channels"] = leading_channels(highest, DESCRIBED)
     else:
         found = {"pictures": session.pictures({"": session.half(plain)}, session.block_of(plain))}
-    named = plain["output"].argmax(1) if session.has_classes else None
+    largest = last.amax(1) / last.median()
+    by_image = {"image": images.ids, "outliers": mask.sum(1), "largest_over_median": largest}
+    by_image |= {"shared_attention": None, "answer": None}
+    if session.has_classes:
+        by_image["answer"] = plain["output"].argmax(1)
     if "sink_patches" in plain.tensors:
+        by_image["shared_attention"] = plain["sink_patches"].flatten(1).amax(1)
         found["sinks"] = session.sinks(plain, mask)
     if layout.registers:
         found["register_norm"] = over_images(plain.parts("token_norms")[1].amax(1))
@@ -103,12 +108,12 @@ def diagnose(
             x: (float(outliers(last, x).float().mean()), outlier_images(last, x)) for x in RULES
         },
         outliers_per_image=over_images(mask.sum(1)),
-        largest_over_median=over_images(last.amax(1) / last.median()),
+        largest_over_median=over_images(largest),
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
         seed=seed,
-        by_image=_by_image(images.ids, mask, last / last.median(), plain.tensors, named),
+        by_image=pd.DataFrame(by_image).to_dict("records"),
         left_out=session.left_out,
         unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
         provenance={
@@ -119,24 +124,6 @@ def diagnose(
         },
         **found,
     )
-
-
-def _by_image(
-    ids: list[str],
-    mask: Bool[Tensor, "image patch"],
-    over_median: Float[Tensor, "image patch"],
-    kept: Mapping[str, Tensor],
-    named: Int64[Tensor, " image"] | None,
-) -> list[dict[str, Any]]:
-    shared = kept["sink_patches"].flatten(1).amax(1) if "sink_patches" in kept else None
-    columns = {
-        "image": ids,
-        "outliers": mask.sum(1),
-        "largest_over_median": over_median.amax(1),
-        "shared_attention": shared,
-        "answer": named,
-    }
-    return pd.DataFrame(columns).to_dict("records")
 
 
 class _Session:

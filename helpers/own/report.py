@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import partial
-from math import floor, isfinite, isnan, log10
+from math import isfinite, isnan
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -198,12 +198,9 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
 
 
 def _number(x: float) -> str:
-    """With three significant digits, and never as a power of ten."""
-    if x == 0 or not isfinite(x):
-        return f"{x:g}"
-    x = float(f"{x:.3g}")
-    text = f"{x:,.{max(0, 2 - floor(log10(abs(x))))}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """With three significant digits, at most ten decimals, and never as a power of ten."""
+    text = f"{float(f'{x:.3g}'):,.10f}"
+    return text.rstrip("0").rstrip(".") if isfinite(x) else text
 
 
 def _times(ratio: Estimate) -> str:

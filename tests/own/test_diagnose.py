@@ -11,7 +11,7 @@ from timm.models.beit import Beit
 from torch.nn.functional import one_hot
 
 from helpers.capture import Captured, ClsAttention, TokenNorms, capture
-from helpers.images import Images, load_images
+from helpers.images import Images
 from helpers.interventions import test_time_registers as moving  # else pytest would collect it
 from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 from helpers.own import advice, diagnose
@@ -244,28 +244,6 @@ def test_a_model_to_which_no_token_can_be_added():
 
 
 # ---- Sinks
-
-
-@pytest.mark.parametrize(
-    "model, images, cell, present",
-    [
-        ("control-clean", "scenes", "neither", {"cls": 1, "one": 1, "nop": 1}),
-        ("control-registers", "scenes", "neither", {"cls": 1, "registers": 0}),
-        ("control-position", "scenes", "outliers alone", {"cls": 1}),
-    ],
-)
-def test_outliers_and_sinks_are_told_apart(model, images, cell, present):
-    found = diagnose(load_backbone(model), load_images(images, 8, 1))
-    assert found.cell == cell
-    for kind, share in present.items():
-        estimate = getattr(found.sinks, kind)
-        assert (estimate and estimate.value) == share
-    assert [len(x) for x in found.sinks.received.values()] == [found.model["depth"]] * len(
-        found.sinks.received
-    )
-    blocks = zip(*found.sinks.received.values(), strict=True)
-    whole = [sum(x.value for x in block) for block in blocks]
-    assert whole == pytest.approx([1] * len(whole), abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])
