@@ -436,9 +436,8 @@ def diagnose(
 @_for_models
 @click.option("--neurons", callback=_neurons, metavar="B:U,B:U", help="block:unit, from 0")
 @click.option("--auto", is_flag=True, help="those that `diagnose` would shift")
-@click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
-def edit(project, name, images, image_size, n, seed, neurons, auto, registers, out, **options):
+def edit(project, name, images, image_size, n, seed, neurons, auto, out, **options):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -459,9 +458,9 @@ def edit(project, name, images, image_size, n, seed, neurons, auto, registers, o
             raise ValueError(f"no neurons of {model!r} are to be shifted; nothing was written")
         neurons = [moved[:2] for moved in found.remedy]
     image = backbone.preprocess(pictures[0])[None]
-    written = write_model(backbone, neurons, out, image, count=registers)
+    written = write_model(backbone, neurons, out, image)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
-    print(f"{out}: {model} with {named} shifted to {registers} additional token(s).")
+    print(f"{out}: {model} with {named} shifted to an additional token.")
     print(
         f"The model's output for the first image changes by up to {written['change']:.3g}; the "
         f"files give the same to {written['difference']:.2g}."
