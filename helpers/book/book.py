@@ -4,7 +4,7 @@ A claim counts once, by the stored verdicts on all but controls; no run counts t
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -189,21 +189,16 @@ def figure_name(cell: NotebookNode) -> str:
 # ---- How many claims stand how
 
 
-def together(verdicts: Iterable[str]) -> str:
-    """What several verdicts on one claim say together: 'runs differ' where two decide otherwise,
-    else the first of SHOWN that is among them.
-    """
-    said = set(verdicts)
-    differ = "supported" in said and said.intersection(NO)
-    return DIFFERS if differ else min(said, key=SHOWN.index)
-
-
 def standing(claim: Claim, results: Sequence[Result]) -> Standing:
-    """Where a claim stands over the results of its runs."""
+    """Where a claim stands over the results of its runs: 'runs differ' where two decide otherwise,
+    else the first of SHOWN that one of them found.
+    """
     found = [one for one in results if one.without_controls]
     if not found:
         controls_only = all(test.model for test in claim.criterion.tests)
         status = compare(claim, {}, {}).status
         return Standing(VALIDATED if results or controls_only else "not run", status)
     status = min((one.compared.status for one in found), key=STATUSES.index)
-    return Standing(together(one.without_controls for one in found), status)
+    said = {one.without_controls for one in found}
+    differ = "supported" in said and said.intersection(NO)
+    return Standing(DIFFERS if differ else min(said, key=SHOWN.index), status)
