@@ -8,9 +8,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -148,43 +147,32 @@ jobs_option = click.option("--jobs", type=COUNT, help="notebooks at a time, not 
 @click.option("--run", "name", help="the verdicts of one run alone")
 def list_claims(project, name):
     """Show every claim: identifier, title, and its verdict in each run."""
-    found = list(_found(project, project.registry.claims))
+    found = _found(project, project.registry.claims)
     if name:
-        check_choice("--run", name, {one.run for one in found})
+        check_choice("--run", name, {run for own in found.values() for run, *_ in own})
     rows = [("claim", "title", "each run: beside the paper; verdict")]
-    for id, claim in project.registry.claims.items():
-        said = [str(one) for one in found if one.id == id and name in (None, one.run)]
+    for id, own in found.items():
+        said = [line for run, line, _ in own if name in (None, run)]
         if said or not name:
-            rows.append((id, claim.title, "; ".join(said) or "no result yet"))
+            rows.append((id, project.registry[id].title, "; ".join(said) or "no result yet"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
 
 
-class Found(NamedTuple):
-    """A result in one line: the status and the verdict, what is to be known of it, and why."""
-
-    id: str
-    run: str
-    published: bool
-    said: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.run}{'' if self.published else ' (not published)'}: {self.said}"
-
-
-def _found(project: Project, ids: Collection[str]) -> Iterator[Found]:
-    """The results of these claims, published or one's own."""
-    log = history.load(project.root)
+def _found(project: Project, ids: Iterable[str]) -> dict[str, list[tuple[str, str, str]]]:
+    """Claim -> of each result, published or one's own, the run, a line on it, and the reason."""
+    log, found = history.load(project.root), {id: [] for id in ids}
     for path in (*project.results(), *project.own_results()):
-        if path.stem in ids:
+        if path.stem in found:
             try:
                 said, reason = _said(project, path, log.get(path.stem, ()))
             except (ValueError, KeyError):
                 said, reason = "unreadable, see `check`", ""
-            published = project.runs in path.parents
-            yield Found(path.stem, path.parent.name, published, said, reason)
+            run, own = path.parent.name, project.runs not in path.parents
+            line = f"{run}{' (not published)' if own else ''}: {said}"
+            found[path.stem].append((run, line, reason))
+    return found
 
 
 def _said(project: Project, path: Path, entries: Sequence[history.Entry]) -> tuple[str, str]:
@@ -223,10 +211,8 @@ def show(project, id, values):
         return
     print(f"{id}: {claim.title}\n{claim.statement}\n")
     print(f"measure: {_line(claim.measure)}\ncriterion: {claim.criterion}\n\nresults:")
-    for one in _found(project, [id]):
-        print(f"  {one}")
-        if one.reason:
-            print(f"    {one.reason}")
+    for _, line, reason in _found(project, [id])[id]:
+        print(f"  {line}", *([f"    {reason}"] if reason else []), sep="\n")
     cells = read_notebook(project.source(id)).cells
     (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
     print(f"\nnotebook: {claim.notebook}\n\nparameters, on the reference models:\n{source}")
@@ -392,7 +378,6 @@ def baselines(project, ids, jobs):
 @_for_models
 @click.option("--mean", nargs=3, type=float, metavar="R G B", help="of pixels from 0 to 1")
 @click.option("--std", nargs=3, type=float, metavar="R G B", help="likewise; or the model's own")
-@click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk; of one model")
 @click.option("--json", "numbers", type=PATH, help="the numbers; of several models a folder")
 @click.option("--exit-code", is_flag=True, help=f"exit with {OUTLIERS} where a model has outliers")
@@ -405,7 +390,6 @@ def diagnose(
     seed,
     mean,
     std,
-    labelled,
     out,
     numbers,
     exit_code,
@@ -426,7 +410,7 @@ def diagnose(
             backbone = models.load_backbone(name, image_size=image_size, device=options["device"])
             if mean or std:
                 backbone.normalise(mean or (), std or ())
-            found = own.diagnose(backbone, pictures, labelled=labelled, seed=seed, **options)
+            found = own.diagnose(backbone, pictures, seed=seed, **options)
         except (models.ModelUnavailable, RuntimeError, ValueError, OSError) as error:
             if len(names) == 1:
                 raise ValueError(error) from None
@@ -453,9 +437,8 @@ def diagnose(
 @_for_models
 @click.option("--neurons", callback=_neurons, metavar="B:U,B:U", help="block:unit, from 0")
 @click.option("--auto", is_flag=True, help="those that `diagnose` would shift")
-@click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
-def edit(project, name, images, image_size, n, seed, neurons, auto, registers, out, **options):
+def edit(project, name, images, image_size, n, seed, neurons, auto, out, **options):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -476,9 +459,9 @@ def edit(project, name, images, image_size, n, seed, neurons, auto, registers, o
             raise ValueError(f"no neurons of {model!r} are to be shifted; nothing was written")
         neurons = [moved[:2] for moved in found.remedy]
     image = backbone.preprocess(pictures[0])[None]
-    written = write_model(backbone, neurons, out, image, count=registers)
+    written = write_model(backbone, neurons, out, image)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
-    print(f"{out}: {model} with {named} shifted to {registers} additional token(s).")
+    print(f"{out}: {model} with {named} shifted to an additional token.")
     print(
         f"The model's output for the first image changes by up to {written['change']:.3g}; the "
         f"files give the same to {written['difference']:.2g}."

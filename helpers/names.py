@@ -62,17 +62,6 @@ def preset_name(preset: str) -> str:
     return _NAMES["presets"].get(preset, preset)
 
 
-def recipe_name(recipe: str) -> str:
-    """How pages list a recipe or a task, as it may be typed; `stored_name` is the way back.
-
-    >>> recipe_name("offered-cls"), recipe_name("mean"), recipe_name("broadcast")
-    ('free-register-cls', 'ph-reg-target', 'broadcast')
-    """
-    known = {stored: said for said, stored in ALIASES.items()}
-    first, dash, rest = recipe.partition("-")
-    return f"{known.get(first, first)}{dash}{rest}"
-
-
 def stored_name(name: str) -> str:
     """The name that results and files of weights keep of a model, recipe or task; others as is.
 

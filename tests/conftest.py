@@ -19,7 +19,6 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
-from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
 
 # Every run tries the same examples, and none may fail for a slow machine.
@@ -214,13 +213,6 @@ def book():
     from helpers.book.book import Book  # here, since it takes seconds to import
 
     return Book.read(Project(), stored=True)
-
-
-@pytest.fixture(scope="session")
-def calibration():
-    """claim -> its stored result on the controls."""
-    project = Project()
-    return {id: bundle(read_notebook(project.source(id))) for id in project.registry.claims}
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ OBSERVE = """async () => {
   };
 }"""
 
-CONTRAST = """([root, themes]) => {
+CONTRAST = """(root) => {
   const still = document.head.appendChild(document.createElement("style"));
   still.textContent = "*, *::before, *::after { transition: none !important; animation: none !important; }";
   const numbers = (colour) => {
@@ -36,20 +36,16 @@ CONTRAST = """([root, themes]) => {
     const [r, g, b] = colour.map((c) => ((c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
-  const print = matchMedia("print").matches;
   const before = document.documentElement.dataset.theme;
   const faint = [];
-  for (const theme of themes) {
+  for (const theme of ["light", "dark"]) {
     document.documentElement.dataset.theme = theme;
     const known = new Map();
-    // What lies behind what an element holds. Printers leave backgrounds out, unless an element insists.
+    // What lies behind what an element holds.
     const behind = (node) => {
       if (!node) return [255, 255, 255];
       if (!known.has(node)) {
-        const style = getComputedStyle(node);
-        const own = numbers(style.backgroundColor);
-        const printed = !print || style.printColorAdjust === "exact";
-        known.set(node, printed && own[3] > 0 ? over(own, behind(node.parentElement)) : behind(node.parentElement));
+        known.set(node, over(numbers(getComputedStyle(node).backgroundColor), behind(node.parentElement)));
       }
       return known.get(node);
     };

@@ -141,12 +141,6 @@ def test_several_models_have_a_file_each(tmp_path, capsys):
     assert found["outliers"] is True and "vit_nothing: failed: " in capsys.readouterr().out
 
 
-def test_check_ends_with_1_where_something_disagrees(project, typed):
-    typed("check")
-    shutil.rmtree(project.root / "notebooks" / "beyond")
-    assert len(typed("check", 1).splitlines()) == 3
-
-
 def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed):
     typed("run --all --run large")
     typed("publish large")

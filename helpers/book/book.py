@@ -4,7 +4,8 @@ A claim counts once, by the stored verdicts on all but controls; no run counts t
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from helpers.claims.claim import STATUSES, Claim, compare
 from helpers.claims.criteria import NO, SHOWN
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
+from helpers.claims.registry import Registry
 from helpers.claims.result import Calibration, Result, read_result
 
 # A run and some of its claims, to show nothing else; None for every run.
@@ -35,21 +37,20 @@ class Standing(NamedTuple):
     status: str
 
 
+@dataclass
 class Book:
-    """The results of a project.
+    """The results of a project."""
 
-    Attributes:
-        runs: what was published.
-        own: a reader's own runs, which are in no table but their own.
-        controls: claim -> its result on the controls.
-        log: claim -> the states of its criterion, the oldest first.
-    """
+    project: Project
+    runs: Runs  # what was published
+    own: Runs  # a reader's own, which are in no table but their own
+    controls: dict[str, Finding]  # claim -> its result on the controls
+    log: Log  # claim -> the states of its criterion, the oldest first
 
-    def __init__(
-        self, project: Project, runs: Runs, own: Runs, controls: dict[str, Finding], log: Log
-    ):
-        self.project, self.registry = project, project.registry
-        self.runs, self.own, self.controls, self.log = runs, own, controls, log
+    @property
+    def registry(self) -> Registry:
+        """The claims of the project."""
+        return self.project.registry
 
     @classmethod
     def read(cls, project: Project, stored: bool = False, only: Only = None) -> "Book":
@@ -188,21 +189,16 @@ def figure_name(cell: NotebookNode) -> str:
 # ---- How many claims stand how
 
 
-def together(verdicts: Iterable[str]) -> str:
-    """What several verdicts on one claim say together: 'runs differ' where two decide otherwise,
-    else the first of SHOWN that is among them.
-    """
-    said = set(verdicts)
-    differ = "supported" in said and said.intersection(NO)
-    return DIFFERS if differ else min(said, key=SHOWN.index)
-
-
 def standing(claim: Claim, results: Sequence[Result]) -> Standing:
-    """Where a claim stands over the results of its runs."""
+    """Where a claim stands over the results of its runs: 'runs differ' where two decide otherwise,
+    else the first of SHOWN that one of them found.
+    """
     found = [one for one in results if one.without_controls]
     if not found:
         controls_only = all(test.model for test in claim.criterion.tests)
         status = compare(claim, {}, {}).status
         return Standing(VALIDATED if results or controls_only else "not run", status)
     status = min((one.compared.status for one in found), key=STATUSES.index)
-    return Standing(together(one.without_controls for one in found), status)
+    said = {one.without_controls for one in found}
+    differ = "supported" in said and said.intersection(NO)
+    return Standing(DIFFERS if differ else min(said, key=SHOWN.index), status)

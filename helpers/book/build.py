@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def assemble(
     for path in root.glob("notebooks/*.ipynb"):  # of no claim, shown as it is
         shutil.copy(path, source / "notebooks")
     _write(source / "_config.yml", yaml.safe_dump(_config(root / "_config.yml"), sort_keys=False))
-    contents = _small_contents(book) if only else _contents(book, root / "_toc.yml")
+    contents = _contents(book, only)
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
     downloads.write(data, book)
@@ -175,35 +175,26 @@ def _config(path: Path) -> dict:
     return config
 
 
-def _contents(book: Book, path: Path) -> dict:
-    """The table of contents at `path`, with claims and runs below the page of all claims."""
-    toc = yaml.safe_load(path.read_text(encoding="utf-8"))
-    chapters = [one for part in toc["parts"] for one in part["chapters"]]
-    (claims,) = (one for one in chapters if one["file"] == CLAIMS)
-    claims["sections"] = [*claims.get("sections", ()), *_claims_and_runs(book)]
-    if own := _runs("own", book.own):
-        toc["parts"].append({"caption": "Your own runs", "chapters": own})
-    return toc
-
-
-def _small_contents(book: Book) -> dict:
-    """A table of contents of the claims and runs that were read, and of nothing else."""
-    root, *others = [*_claims_and_runs(book), *_runs("own", book.own)]
-    chapters = [*root.get("sections", ()), *others]
-    return {"format": "jb-book", "root": root["file"], "chapters": chapters}
-
-
-def _claims_and_runs(book: Book) -> list[dict]:
-    """In the table of contents: the page of each claim, its notebook below it, and each run."""
-    claims = [
+def _contents(book: Book, only: Only) -> dict:
+    """The project's table of contents, with the page of each claim, its notebook below it, and each
+    run below the page of all claims; with `only` of nothing but these.
+    """
+    pages = [
         {"file": f"{CLAIMS}/{id}", "sections": [{"file": downloads.notebook_page(found)}]}
         for id, found in book.pages.items()
     ]
-    return claims + _runs("runs", book.runs)
-
-
-def _runs(kind: str, runs: Iterable[str]) -> list[dict]:
-    return [{"file": f"book/{kind}/{run}/index"} for run in runs]
+    pages += [{"file": f"book/runs/{run}/index"} for run in book.runs]
+    own = [{"file": f"book/own/{run}/index"} for run in book.own]
+    if only:
+        root, *others = pages + own
+        return {"format": "jb-book", "root": root["file"], "chapters": root["sections"] + others}
+    toc = yaml.safe_load((book.project.root / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [one for part in toc["parts"] for one in part["chapters"]]
+    (claims,) = (one for one in chapters if one["file"] == CLAIMS)
+    claims["sections"] = [*claims.get("sections", ()), *pages]
+    if own:
+        toc["parts"].append({"caption": "Your own runs", "chapters": own})
+    return toc
 
 
 def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:

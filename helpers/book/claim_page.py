@@ -31,7 +31,7 @@ NEIGHBOUR = re.compile(r"\]\((?:/notebooks/\w+/)?([\w-]+)(\.ipynb)?\)")  # a lin
 NEVER = "[never said yes](../verdicts.md#never-seen-to-say-yes) on a reference model"
 CHANGED = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
 SAYS = {"supported": "yes", "refuted": "no", "mixed": "in some", "inconclusive": "open"}
-FIRST_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z]|$)", re.DOTALL)
+END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")  # of a sentence before another
 # What is no text: emphasis, code and the addresses of links.
 MARKDOWN = ((r"\[([^\]]*)\]\([^)]*\)", r"\1"), (r"[*`]", ""))
 # Parameters that name a model or images -> what a reader puts there.
@@ -87,8 +87,7 @@ def plain(text: str) -> str:
 
 def first_sentence(text: str) -> str:
     """The first sentence of a text, with its full stop."""
-    found = FIRST_SENTENCE.match(text)
-    return found[0] if found else text
+    return END.split(text, maxsplit=1)[0]
 
 
 def page(book: Book, id: str) -> str:
@@ -133,8 +132,12 @@ def how_to_read(found: Finding) -> str:
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
-    """The command that runs this again."""
-    return shlex.join([*RUN, claim.id, "--run", run, *_given(claim, run, parameters)])
+    """The command that runs this again; it gives what neither the notebook nor the profile does."""
+    words, known = [*RUN, claim.id, "--run", run], claim.parameters | claim.profiles.get(run, {})
+    for name, value in parameters.items():
+        if known.get(name) != value:
+            words += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
 
 
 def yours(claim: Claim, parameters: Mapping) -> str:
@@ -149,38 +152,16 @@ def yours(claim: Claim, parameters: Mapping) -> str:
     return " ".join([command, *(f"-p {shlex.quote(x)}" for x in given)])
 
 
-def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
-    """The words of a command that give what neither the notebook nor the profile gives."""
-    known, words = {**claim.parameters, **claim.profiles.get(run, {})}, []
-    for name, value in parameters.items():
-        if known.get(name) != value:
-            words += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return words
-
-
 def difference(before: Entry | None, after: Entry) -> list[str]:
     """What an entry of the log of criteria says that the one before did not, a line for each kind;
     all where none is.
     """
     lines = []
     for kind, (gone, new) in history.changes(before, after).items():
-        word = CHANGED.get(kind, kind)
-        if kind == "expected":
-            lines.append(f"{word}: {_expected(before.expected if before else {}, after.expected)}")
-            continue
-        for how, criteria in ((", gone", gone), (", new" if before else "", new)):
-            if criteria:
-                lines.append(f"{word}{how}: {', '.join(map(code, criteria))}")
+        for how, parts in ((", gone", gone), (", new" if before else "", new)):
+            if parts:
+                lines.append(f"{CHANGED.get(kind, kind)}{how}: {', '.join(map(code, parts))}")
     return lines or ["the same criterion, measured otherwise"]
-
-
-def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The expected verdicts that differ: `supported, before refuted, on control-clean`."""
-    groups: dict[str, list[str]] = {}
-    for control, verdict in after.items():
-        if (old := before.get(control)) != verdict:
-            groups.setdefault(f"{verdict}, before {old}," if old else verdict, []).append(control)
-    return "; ".join(f"{verdict} on {', '.join(controls)}" for verdict, controls in groups.items())
 
 
 def pictures(found: Finding) -> dict[str, dict]:

@@ -56,11 +56,6 @@ class Decision(Judgement):
         """The paper's figures that can be drawn."""
         return [number for figure in self.reported for number in figure["numbers"]]
 
-    @property
-    def clearness(self) -> float:
-        """The distance from the margin, infinite of a value without an interval."""
-        return inf if self.distance is None else self.distance
-
 
 class Finding:
     """A stored result, what decided it, and the notebook that was executed.
@@ -190,7 +185,8 @@ class Finding:
         whole = self.result.shown[""]
         sign = (-1 if whole in NO else whole == "supported") * row.decides
         aside = row.verdict == "not applicable" != whole
-        return aside, not row.decides, sign * row.clearness if sign else 0
+        clear = inf if row.distance is None else row.distance  # of a value without an interval
+        return aside, not row.decides, sign * clear if sign else 0
 
 
 def _reported(claim: Claim) -> list[dict]:

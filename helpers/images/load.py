@@ -25,7 +25,7 @@ from helpers.images import tables
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
-from helpers.names import recipe_name, stored_name
+from helpers.names import stored_name
 
 if TYPE_CHECKING:  # takes seconds to import, and drawn images need it not
     import datasets
@@ -38,8 +38,8 @@ WORD = re.compile("(mask|label|annot|ann$|seg|gt|groundtruth|truth|trimap|matte)
 FEW, TRIED = 64, 8  # colours of a mask, pairs that are looked at
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = (
-    *map(recipe_name, DRAWN),
-    *("photographs", "hf:OWNER/NAME/SPLIT", "data:NAME/SPLIT", "folder:PATH", "parquet:PATH"),
+    *(*SCENES, "no-op", "broadcast", "photographs"),
+    *("hf:OWNER/NAME/SPLIT", "data:NAME/SPLIT", "folder:PATH", "parquet:PATH"),
 )
 # Of the images of scikit-image; the others are drawings, logos and test patterns.
 _PHOTOGRAPHS = (

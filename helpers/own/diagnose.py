@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from helpers.capture import (
@@ -42,7 +42,7 @@ from helpers.measures.outliers import FEW, PRESENT, firing, leading_channels, ou
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
-from helpers.own.diagnosis import Answers, Diagnosis, FoundSinks, Neuron, Place, State
+from helpers.own.diagnosis import Diagnosis, FoundSinks, Neuron, Place, State
 
 RULES = (PRESENT, "mad:10", "percentile:98")
 DESCRIBED = 3  # register neurons, and images that are drawn large
@@ -59,7 +59,6 @@ def diagnose(
     backbone: str | nn.Module | Backbone,
     images: Any,
     *,
-    labelled: bool = False,
     seed: int = 0,
     **options: Any,
 ) -> Diagnosis:
@@ -67,14 +66,13 @@ def diagnose(
 
     Args:
         images: at least 4, as in `capture`; photographs as the model's training saw them.
-        labelled: whether the images' labels are the classes of the model's head.
         seed: of matched units and of bootstraps.
         options: batch_size, device, dtype, progress, as in `capture`.
     """
     backbone, images = backbone_of(backbone), images_of(images)
     if len(images) < LEAST:
         raise ValueError(f"{len(images)} images; give at least {LEAST}")
-    session = _Session(backbone, images, labelled, seed, options)
+    session = _Session(backbone, images, seed, options)
     plain, layout = session.pass_over(images, sinks=True), backbone.layout
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
@@ -87,8 +85,13 @@ def diagnose(
             found["channels"] = leading_channels(highest, DESCRIBED)
     else:
         found = {"pictures": session.pictures({"": session.half(plain)}, session.block_of(plain))}
-    named = plain["output"].argmax(1) if session.classes else None
+    largest = last.amax(1) / last.median()
+    by_image = {"image": images.ids, "outliers": mask.sum(1), "largest_over_median": largest}
+    by_image |= {"shared_attention": None, "answer": None}
+    if session.has_classes:
+        by_image["answer"] = plain["output"].argmax(1)
     if "sink_patches" in plain.tensors:
+        by_image["shared_attention"] = plain["sink_patches"].flatten(1).amax(1)
         found["sinks"] = session.sinks(plain, mask)
     if layout.registers:
         found["register_norm"] = over_images(plain.parts("token_norms")[1].amax(1))
@@ -105,14 +108,13 @@ def diagnose(
             x: (float(outliers(last, x).float().mean()), outlier_images(last, x)) for x in RULES
         },
         outliers_per_image=over_images(mask.sum(1)),
-        largest_over_median=over_images(last.amax(1) / last.median()),
+        largest_over_median=over_images(largest),
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
         seed=seed,
-        by_image=_by_image(images.ids, mask, last / last.median(), plain.tensors, named),
+        by_image=pd.DataFrame(by_image).to_dict("records"),
         left_out=session.left_out,
-        answers=session.answers(named) if labelled else None,
         unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
         provenance={
             "date": date.today().isoformat(),
@@ -124,24 +126,6 @@ def diagnose(
     )
 
 
-def _by_image(
-    ids: list[str],
-    mask: Bool[Tensor, "image patch"],
-    over_median: Float[Tensor, "image patch"],
-    kept: Mapping[str, Tensor],
-    named: Int64[Tensor, " image"] | None,
-) -> list[dict[str, Any]]:
-    shared = kept["sink_patches"].flatten(1).amax(1) if "sink_patches" in kept else None
-    columns = {
-        "image": ids,
-        "outliers": mask.sum(1),
-        "largest_over_median": over_median.amax(1),
-        "shared_attention": shared,
-        "answer": named,
-    }
-    return pd.DataFrame(columns).to_dict("records")
-
-
 class _Session:
     """One model and its images, and what could not be measured of it."""
 
@@ -149,7 +133,6 @@ class _Session:
         self,
         backbone: Backbone,
         images: Images,
-        labelled: bool,
         seed: int,
         options: Mapping[str, Any],
     ):
@@ -157,11 +140,9 @@ class _Session:
         self.left_out: dict[str, str] = {}
         self.searched = torch.arange(len(images)) % 2 == 0
         self.learn, self.test = images.select(self.searched), images.select(~self.searched)
-        self.classes = self._classes()
-        if not self.classes:
+        self.has_classes = self._has_classes()
+        if not self.has_classes:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
-        self.all_labels = self._labels() if labelled else None
-        self.labels = self.all_labels[~self.searched] if labelled else None
         self.optional: dict[str, Reducer] = {
             "[CLS] attention": ClsAttention(-1),
             "channels": HighestToken(-1),
@@ -177,21 +158,11 @@ class _Session:
     def _capture(self, images: Images, reducers: list[Reducer]) -> dict[str, Tensor]:
         return capture(self.backbone, images, reducers, **self.options)
 
-    def _classes(self) -> int:
-        """How many classes the model's head has; 0 without a head of one number a class."""
+    def _has_classes(self) -> bool:
+        """Whether the model has a head, of one number a class."""
         if isinstance(getattr(self.backbone.model, "head", nn.Identity()), nn.Identity):
-            return 0
-        output = self._capture(self.images.select([0]), [Output()])["output"]
-        return output.shape[1] if output.ndim == 2 else 0
-
-    def _labels(self) -> Int64[Tensor, " image"]:
-        labels = self.images.require_labels()
-        if not self.classes or labels.max() >= self.classes:
-            raise ValueError(
-                f"labels from {labels.min()} to {labels.max()} are no classes of a head that has "
-                f"{self.classes}; leave out --labelled (labelled=True)"
-            )
-        return torch.from_numpy(labels)
+            return False
+        return self._capture(self.images.select([0]), [Output()])["output"].ndim == 2
 
     def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:
         """One pass in the state in which the model is, with the attention sinks if asked."""
@@ -202,12 +173,6 @@ class _Session:
     def half(self, kept: Captured) -> Captured:
         """What was kept of the images that are not searched."""
         return replace(kept, tensors={key: x[~self.searched] for key, x in kept.tensors.items()})
-
-    def answers(self, named: Int64[Tensor, " image"]) -> Answers:
-        """How often the classes that the model named are the labels."""
-        labels, least = self.all_labels, int(self.all_labels.min())
-        commonest = float(labels.bincount().amax() / len(labels))
-        return Answers(share(named == labels), commonest, (least, int(labels.max())), self.classes)
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
         """Where the outliers stand, and whether they stay there without the content."""
@@ -293,11 +258,8 @@ class _Session:
         if "cls_attention" in now.tensors:
             former = mass(now.patches("cls_attention"), mask).masked_fill(without, torch.nan)
             optional["outlier_attention"] = over_images(former, limits=(0, 1), continuous=True)
-        if "answers" not in self.left_out:
-            answers, others = now["output"].argmax(1), before["output"].argmax(1)
-            optional["agreement"] = share(answers == others)
-            if self.labels is not None:
-                optional["accuracy"] = share(answers == self.labels)
+        if self.has_classes:
+            optional["agreement"] = share(now["output"].argmax(1) == before["output"].argmax(1))
         if appended.shape[1]:
             optional["register_norm"] = over_images(appended.amax(1))
         if "sink_patches" in now.tensors:

@@ -69,7 +69,6 @@ class State:
     cosine: Estimate  #: of the pooled feature with that of the unedited model
     outlier_attention: Estimate | None = None  #: of [CLS] in the last block
     agreement: Estimate | None = None  #: share of the images with the unedited model's answer
-    accuracy: Estimate | None = None
     register_norm: Estimate | None = None  #: of the appended token after the last block
     sinks: Estimate | None = None  #: share of the images with a sink of patches
     received: list[Estimate] | None = None  #: attention of all queries, by block
@@ -78,21 +77,6 @@ class State:
     def most_received(self) -> Estimate | None:
         """That of the block where these patches together get most."""
         return max(self.received, key=lambda x: x.value) if self.received else None
-
-
-@dataclass(frozen=True)
-class Answers:
-    """How often a classifier is right."""
-
-    right: Estimate
-    commonest: float  #: share of the commonest label
-    labels: tuple[int, int]  #: the least and the largest
-    classes: int  #: of the head
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether naming the commonest label alone would be right as often."""
-        return self.right.value <= min(self.commonest, 0.5)
 
 
 @dataclass(frozen=True)
@@ -124,7 +108,6 @@ class Diagnosis:
     pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  #: part -> why it was not measured
     register_norm: Estimate | None = None  #: of an image's highest register after the last block
-    answers: Answers | None = None
     unwritable: str = ""  #: why `edit` does not write the model, as the end of a sentence
     provenance: dict[str, Any] = field(default_factory=dict)
 

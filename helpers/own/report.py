@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import partial
-from math import floor, isfinite, isnan, log10
+from math import isfinite, isnan
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ MOST_LOST = 0.9  # agreement with the unedited model below which shifting neuron
 DETAILS = (  # fields of a diagnosis that its JSON gives in full
     "images", "tested", "images_with_outliers", "rules", "outliers_per_image",
     "largest_over_median", "channels", "sinks", "by_image", "place", "neurons", "states",
-    "left_out", "register_norm", "answers", "unwritable",
+    "left_out", "register_norm", "unwritable",
 )  # fmt: skip
 COLUMNS = {  # of the table of states -> field of a `State`
     "largest norm": "largest",
@@ -34,7 +34,6 @@ COLUMNS = {  # of the table of states -> field of a `State`
     "attention of all queries on them, in the block with most": "most_received",
     "norm of the appended token": "register_norm",
     "same answer": "agreement",
-    "right answer": "accuracy",
     "cosine of the feature": "cosine",
 }
 NUMBERS = ("largest", "register_norm", "cosine")  # of these columns; the others are shares
@@ -199,12 +198,9 @@ def draw(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
 
 
 def _number(x: float) -> str:
-    """With three significant digits, and never as a power of ten."""
-    if x == 0 or not isfinite(x):
-        return f"{x:g}"
-    x = float(f"{x:.3g}")
-    text = f"{x:,.{max(0, 2 - floor(log10(abs(x))))}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """With three significant digits, at most ten decimals, and never as a power of ten."""
+    text = f"{float(f'{x:.3g}'):,.10f}"
+    return text.rstrip("0").rstrip(".") if isfinite(x) else text
 
 
 def _times(ratio: Estimate) -> str:

@@ -11,6 +11,7 @@ from helpers.book import claim_page
 from helpers.book.finding import Finding
 from helpers.book.render import macro, printed
 from helpers.claims.criteria import NO, Criterion, Test, Value
+from helpers.claims.history import Entry
 from helpers.run.parameters import parse
 
 NORM, ATTENTION = Test("norm_reduction", ">", 50), Test("attention_reduction", ">", 50)
@@ -101,6 +102,19 @@ def test_the_result_that_answers_comes_first_and_others_are_folded():
     assert "Not run: `a`, no\n" in text and "{figure}" not in text
 
 
+def test_the_log_says_what_an_entry_changes():
+    about, parts = ("2026-01-01", "nothing", "so"), {"quantifier": "all", "tests": ["a > 1"]}
+    first = Entry(*about, parts, {"x": "supported", "y": "refuted"})
+    assert claim_page.difference(None, first) == [
+        "models: `all`", "tests: `a > 1`", "expected: `x: supported`, `y: refuted`"
+    ]  # fmt: skip
+    other = Entry(*about, parts | {"tests": ["a > 2"]}, {"x": "supported"})
+    assert claim_page.difference(first, other) == [
+        "tests, gone: `a > 1`", "tests, new: `a > 2`", "expected, gone: `y: refuted`"
+    ]  # fmt: skip
+    assert claim_page.difference(other, other) == ["the same criterion, measured otherwise"]
+
+
 @pytest.mark.parametrize(
     ("figure", "unit", "text"),
     [
@@ -132,19 +146,6 @@ def test_commands_give_what_differs_and_a_model_of_the_readers():
         assert parse(text, claim.parameters[name]) == pretrained[name]
     ours = {"models": ["control-clean", "scratch-reg0", "registers-asked-reg4"]}
     assert claim_page.yours(claim, ours) == ""
-
-
-@pytest.mark.parametrize(
-    ("attention", "expected"),
-    [  # a refuted claim does not rest on a test that held
-        (10, [(ATTENTION, True), (NORM, False)]),
-        (52, [(ATTENTION, True), (NORM, True)]),
-        (None, [(ATTENTION, True), (NORM, False)]),
-    ],
-)
-def test_what_decided_comes_first(attention, expected):
-    rows = found(CLAIM, values("a", 0.9, 90, attention)).rows
-    assert [(row.test, row.decides) for row in rows] == expected
 
 
 def test_what_the_whole_needs_and_no_model_has():

@@ -2,7 +2,6 @@
 whether moving neurons removes them."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from PIL import Image
 from timm.models.beit import Beit
 from torch.nn.functional import one_hot
 
-from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
-from helpers.images import Images, load_images
+from helpers.capture import Captured, ClsAttention, TokenNorms, capture
+from helpers.images import Images
 from helpers.interventions import test_time_registers as moving  # else pytest would collect it
 from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 from helpers.own import advice, diagnose
@@ -71,7 +70,7 @@ def norms_of(backbone, images, block=-1):
 
 @pytest.fixture
 def session():
-    return _Session(load_backbone("control-clean", image_size=64), pictures("lrlr"), False, 0, {})
+    return _Session(load_backbone("control-clean", image_size=64), pictures("lrlr"), 0, {})
 
 
 def test_a_norm_at_the_threshold_is_no_outlier(session):
@@ -100,7 +99,7 @@ def test_a_state_in_closed_form(session):
     mask = before.patches("token_norms")[:, -1] > 8
     moved = [[0, 1, 2, 3, 8, 20, 30], [0, 8.5, 3, 2, 1, 10, 40], [0, 1, 2, 3, 4, 50, 0]]
     now = captured([0, 1, 1], moved, [[0.5, 0.1, 0.0, 0.0, 0.2, 0.1, 0.1]] * 3, appended=2)
-    session.left_out, session.labels = {}, torch.tensor([0, 2, 2])
+    session.has_classes = True
     state = session._state(now, before, mask, 8)
     assert state.images_with_outliers.value == 1 / 3  # one is at the threshold
     assert [x.value for x in state.norms] == [999, pytest.approx(20.5 / 3)]
@@ -108,27 +107,13 @@ def test_a_state_in_closed_form(session):
     # Of the two images with an outlier: the last patch of one, the first of the other.
     assert state.outlier_attention[:4:3] == (pytest.approx(0.15), 2)
     assert state.agreement[:4:3] == (pytest.approx(2 / 3), 3)
-    assert state.accuracy.value == pytest.approx(1 / 3)
     assert state.register_norm.value == pytest.approx((30 + 40 + 50) / 3)
     assert state.cosine.value == pytest.approx((1 + 1 + 5 / 6) / 3)
     silent = captured([0, 1, 2] * 3, norms * 3, [[0.0] * 5] * 9)
-    session.left_out["answers"] = "none"
+    session.has_classes = False
     state = session._state(silent, silent, mask.repeat(3, 1), 8)
     assert state.outlier_attention[:3] == (0, 0, 0)  # no [CLS] could look there by chance
     assert state.agreement is None and state.register_norm is None
-
-
-def test_labels_are_those_of_images_that_are_not_searched():
-    """The model's own answers are right, and others are wrong."""
-    torch.manual_seed(0)
-    backbone = plant(lambda x: [FIXED for _ in x], {-1: 6})
-    backbone.model.reset_classifier(3)
-    images = pictures("lrlr")
-    answers = capture(backbone, images, [Output()], progress=False)["output"].argmax(1).numpy()
-    for labels, right in ((answers, 1), ((answers + 1) % 3, 0)):
-        labels[::2] = 0  # of those that are searched
-        found = diagnose(backbone, replace(images, labels=labels), labelled=True)
-        assert found.states["before"].accuracy.value == right
 
 
 def test_what_is_counted():
@@ -259,28 +244,6 @@ def test_a_model_to_which_no_token_can_be_added():
 
 
 # ---- Sinks
-
-
-@pytest.mark.parametrize(
-    "model, images, cell, present",
-    [
-        ("control-clean", "scenes", "neither", {"cls": 1, "one": 1, "nop": 1}),
-        ("control-registers", "scenes", "neither", {"cls": 1, "registers": 0}),
-        ("control-position", "scenes", "outliers alone", {"cls": 1}),
-    ],
-)
-def test_outliers_and_sinks_are_told_apart(model, images, cell, present):
-    found = diagnose(load_backbone(model), load_images(images, 8, 1))
-    assert found.cell == cell
-    for kind, share in present.items():
-        estimate = getattr(found.sinks, kind)
-        assert (estimate and estimate.value) == share
-    assert [len(x) for x in found.sinks.received.values()] == [found.model["depth"]] * len(
-        found.sinks.received
-    )
-    blocks = zip(*found.sinks.received.values(), strict=True)
-    whole = [sum(x.value for x in block) for block in blocks]
-    assert whole == pytest.approx([1] * len(whole), abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 import timm
 import torch
@@ -23,7 +22,7 @@ from helpers.own.diagnose import _Session
 
 @pytest.fixture(scope="module")
 def examined():
-    images = load_images("scenes", 24, 1)
+    images = load_images("scenes", 12, 1)
     names = ("control-content", "control-position", "control-registers", "control-clean")
     return {name: diagnose(load_backbone(name), images) for name in names}
 
@@ -31,7 +30,7 @@ def examined():
 @pytest.mark.parametrize("name", ["control-content", "control-position"])
 def test_planted_outliers_their_neuron_and_its_removal(examined, name):
     found, states = to_json(examined[name]), examined[name].states
-    assert (found["model"], found["n"], found["outliers"]) == (name, 24, True)
+    assert (found["model"], found["n"], found["outliers"]) == (name, 12, True)
     assert found["corner_share"] == 0 and found["onset_block"] == PLANTED_BLOCK[name]
     planted = [PLANTED_BLOCK[name], REGISTER_NEURON]
     assert found["neurons"][0][:2] == planted and found["moved"] == [planted]
@@ -49,21 +48,36 @@ def test_none_is_found_where_none_was_planted(examined, name):
     found = to_json(examined[name])
     assert (found["outliers"], found["images_with_outliers"], found["neurons"]) == (False, 0, [])
     assert found["onset_block"] is None and found["max_norm_after"] is None
-    assert advice(examined[name])[0].startswith("No outliers: 0 of 24 images")
+    assert advice(examined[name])[0].startswith("No outliers: 0 of 12 images")
+
+
+@pytest.mark.parametrize(
+    "model, cell, present",
+    [
+        ("control-clean", "neither", {"cls": 1, "one": 1, "nop": 1}),
+        ("control-registers", "neither", {"cls": 1, "registers": 0}),
+        ("control-position", "outliers alone", {"cls": 1}),
+    ],
+)
+def test_outliers_and_sinks_are_told_apart(examined, model, cell, present):
+    found = examined[model]
+    assert found.cell == cell
+    for kind, share in present.items():
+        assert getattr(found.sinks, kind).value == share
+    blocks = [*zip(*found.sinks.received.values(), strict=True)]
+    whole = [sum(x.value for x in block) for block in blocks]
+    assert whole == pytest.approx([1] * found.model["depth"], abs=1e-5)
 
 
 def test_the_file_stands_beside_those_of_the_book(examined):
     """Its fields hold those of the stored files, which have no rows an image."""
-    stored = json.loads(next(iter(sorted(checkpoints_of_the_book()))).read_text())
+    folder = Path(__file__).parents[2] / checkpoints.FOLDER
+    stored = json.loads((folder / "control-clean.json").read_text())
     for diagnosis in examined.values():
         found = json.loads(json.dumps(to_json(diagnosis), allow_nan=False))
         assert found.keys() >= stored.keys() - {"seconds", "sha256"}
         assert found["details"].keys() >= stored["details"].keys() - {"made"}
         assert found["provenance"]["packages"].keys() >= {"torch", "timm"}
-
-
-def checkpoints_of_the_book():
-    return (Path(__file__).parents[2] / checkpoints.FOLDER).glob("control-*.json")
 
 
 def test_the_page_needs_no_network_and_shows_names_as_text(examined):
@@ -84,9 +98,9 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
 
 def test_the_command_writes_page_and_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = "diagnose control-position --images scenes -n 8"
+    command = "diagnose control-position --images scenes -n 4"
     assert main(f"{command} --out page.html --json numbers.json".split()) == 0
-    assert "Outliers: 8 of 8" in capsys.readouterr().out
+    assert "Outliers: 4 of 4" in capsys.readouterr().out
     assert json.loads((tmp_path / "numbers.json").read_text())["outliers"] is True
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert main(f"{command} --exit-code".split()) == OUTLIERS
@@ -132,35 +146,12 @@ def test_what_does_not_remove_outliers_is_not_written(examined, tmp_path, monkey
 
 
 def test_as_many_classes_as_the_feature_is_wide_are_classes():
-    images = load_images("scenes", 4, 1)
     for classes in (64, 0):
         backbone = load_backbone("control-position")
         assert backbone.width == 64
         backbone.model.reset_classifier(classes)
-        found = diagnose(backbone, images)
-        assert ("answers" in found.left_out) == (classes == 0)
-        assert (found.states["moved"].agreement is None) == (classes == 0)
-
-
-@pytest.mark.parametrize("classes, label", [(10, 10), (0, 0)])
-def test_labels_that_are_no_classes_of_the_head_are_refused(classes, label):
-    backbone = load_backbone("control-clean")
-    backbone.model.reset_classifier(classes)
-    images = replace(load_images("scenes", 4, 1), labels=np.array([label, 1, 2, 9]))
-    with pytest.raises(ValueError, match=f"a head that has {classes}"):
-        diagnose(backbone, images, labelled=True)
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_right_answers_are_counted(shift):
-    torch.manual_seed(0)
-    backbone = load_backbone("control-clean")
-    backbone.model.reset_classifier(5)
-    images = load_images("scenes", 8, 1)
-    named = [x["answer"] for x in diagnose(backbone, images).by_image]
-    labels = (np.array(named) + shift * np.arange(1, 9)) % 5
-    found = diagnose(backbone, replace(images, labels=labels), labelled=True)
-    assert found.answers.right.value == (labels == named).mean() and found.answers.classes == 5
+        session = _Session(backbone, load_images("scenes", 4, 1), 0, {})
+        assert session.has_classes == bool(classes) == ("answers" not in session.left_out)
 
 
 def test_what_edit_writes_has_no_outliers(tmp_path, monkeypatch):
@@ -191,7 +182,7 @@ def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
 
 
 def test_the_halves_share_no_image_and_the_other_one_is_tested():
-    session = _Session(load_backbone("control-clean"), load_images("scenes", 5), False, 0, {})
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 5), 0, {})
     every = load_images("scenes", 5).ids
     assert (session.learn.ids, session.test.ids) == (every[::2], every[1::2])
 
@@ -209,7 +200,7 @@ COUNTS = (1, 2, 3, 5, 10)
 )
 def test_how_many_neurons_are_moved(left, count, monkeypatch):
     """In each image that has outliers left, one of two patches is one."""
-    session = _Session(load_backbone("control-clean"), load_images("scenes", 40), False, 0, {})
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 40), 0, {})
     masks = (torch.arange(20)[:, None] < torch.tensor([0, images]) for images in left)
     monkeypatch.setattr(session, "_mask", lambda images, limit: next(masks))
     assert session._count([RegisterNeuron(1, unit, *[1.0] * 5) for unit in range(10)], 1.0) == count

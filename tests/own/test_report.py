@@ -89,7 +89,7 @@ def test_the_numbers():
     assert found["details"]["outliers_per_image"] == per_image
     assert found["details"]["rules"]["median:3"][0] == 0.0125
     assert found["details"]["neurons"][0]["matched"] == [1, 9]
-    assert found["details"]["states"]["before"]["accuracy"] is None
+    assert found["details"]["states"]["before"]["sinks"] is None
     found = to_json(WITHOUT)
     assert (found["max_norm_before"], found["max_norm_after"]) == (280, None)
     assert (found["corner_share"], found["details"]["place"]) == (None, None)
