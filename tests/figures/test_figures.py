@@ -79,9 +79,9 @@ def joined(text):
 
 
 def names(ax):
-    """What the legend says, and the names beside lines."""
-    legend, beside = ax.get_legend(), [x for side in ax.child_axes for x in side.get_yticklabels()]
-    return [joined(text) for text in [*(legend.get_texts() if legend else ()), *beside]]
+    """What the legend says."""
+    legend = ax.get_legend()
+    return [joined(text) for text in (legend.get_texts() if legend else ())]
 
 
 def ticks(axis):
@@ -294,17 +294,6 @@ def marked_patches():
     return figures.marked_patches(image, planted, found, ax)
 
 
-@example
-def coinciding():
-    x, flat = range(4), [0.5, 0.6, 0.7, 0.9]
-    curves = {
-        "first": (x, flat, None, None),
-        "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None),
-        "second": (x, flat, None, None),
-    }
-    return figures.response(curves, plt.subplots()[1])
-
-
 PICTURES = list(DRAWN)
 
 
@@ -395,15 +384,6 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     if not wide:
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
         assert min(text.get_fontsize() for text in texts) / 72 * 350 / width >= 9
-
-
-def test_names_of_curves_lie_where_these_end_and_apart():
-    ax = DRAWN["coinciding"]()
-    (side,) = ax.child_axes
-    first, apart, second = side.get_yticks()
-    assert apart == pytest.approx(0.3) and first == pytest.approx(0.9, abs=0.1)
-    points = ax.transData.transform([(0, first), (0, second)])[:, 1]
-    assert points[1] - points[0] > 9.5 / 72 * ax.figure.dpi  # the height of their letters
 
 
 def test_norms_are_counted_in_shares():
