@@ -120,8 +120,8 @@ def _pairs(
 ) -> PairedTokens:
     tensors = captured.tensors
     tokens = PatchTokens(positions, tensors.pop("tokens"), tensors.pop("pixels", None))
-    parts = slice(count), slice(count, 2 * count), slice(2 * count, None)
-    pairs = PairedTokens(*vars(captured).values(), norms, outliers, *map(tokens.columns, parts))
+    parts = tokens[:, :count], tokens[:, count : 2 * count], tokens[:, 2 * count :]
+    pairs = PairedTokens(*vars(captured).values(), norms, outliers, *parts)
     if read is not None:
         pairs = replace(pairs, tensors={}, outlier=None, normal=None, random=None, read=read(pairs))
     return pairs

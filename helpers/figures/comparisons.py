@@ -185,7 +185,7 @@ def verdict_tables(
     tables: Mapping[str, Mapping[str, Mapping[str, str]]],
     titles: Mapping[str, str],
     columns: Mapping[str, Mapping[str, str]],
-) -> None:
+) -> np.ndarray:
     """Verdicts on coloured cells, a panel a model.
 
     Args:
@@ -194,32 +194,25 @@ def verdict_tables(
     """
     axes = rows(len(tables), each=2.8, wide=True)
     for ax, (model, table) in zip(axes.flat, tables.items(), strict=True):
-        named = {titles[row]: verdicts for row, verdicts in table.items()}
-        verdict_table(named, columns[model], ax).set_title(*shortened([model]))
-
-
-def verdict_table(
-    table: Mapping[str, Mapping[str, str]], columns: Mapping[str, str], ax: Axes
-) -> Axes:
-    """One panel of `verdict_tables`."""
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(table) - 0.5, -0.5))
-    for i, row in enumerate(table.values()):
-        for j, column in enumerate(columns):
-            colour, ink, shape = VERDICTS[row[column]]
-            # A gap between the cells; what was not run has a frame and no colour.
-            frame = {"facecolor": colour, "edgecolor": ink if colour == "none" else "none"}
-            cell = FancyBboxPatch(
-                (j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame
-            )
-            ax.add_patch(cell)
-            written = {"ha": "center", "va": "center", "fontsize": SMALL, "color": ink}
-            ax.text(j, i, f"{shape} {row[column]}", **written)
-    ax.set_xticks(range(len(columns)), [wrapped(column, 18) for column in columns.values()])
-    ax.set_yticks(range(len(table)), [wrapped(row, 40) for row in table])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    make_room(ax, 0.36 * len(table))
-    return ax
+        named = columns[model]
+        for i, verdicts in enumerate(table.values()):
+            for j, verdict in enumerate(map(verdicts.get, named)):
+                colour, ink, shape = VERDICTS[verdict]
+                # A gap between the cells; what was not run has a frame and no colour.
+                edge = ink if colour == "none" else "none"
+                look = {"facecolor": colour, "edgecolor": edge, "linewidth": 0.8}
+                cell = FancyBboxPatch((j - 0.47, i - 0.44), 0.94, 0.88, "square,pad=0", **look)
+                ax.add_patch(cell)
+                written = {"ha": "center", "va": "center", "fontsize": SMALL, "color": ink}
+                ax.text(j, i, f"{shape} {verdict}", **written)
+        ax.set(xlim=(-0.5, len(named) - 0.5), ylim=(len(table) - 0.5, -0.5))
+        ax.set_xticks(range(len(named)), [wrapped(column, 18) for column in named.values()])
+        ax.set_yticks(range(len(table)), [wrapped(titles[row], 40) for row in table])
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        make_room(ax, 0.36 * len(table))
+        ax.set_title(*shortened([model]))
+    return axes
 
 
 def heat_maps(

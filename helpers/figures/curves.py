@@ -24,7 +24,6 @@ from helpers.figures.style import (
     key,
     log_axis,
     many,
-    name_lines,
     one,
     say,
     wrapped,
@@ -63,41 +62,24 @@ def response(
     ylabel: str = "",
     reference: float | None = None,
     marked: Mapping[float, str] = MappingProxyType({}),
-    legend: bool = True,
     log: bool = False,
 ) -> Axes:
-    """Curves with their intervals as bands, one colour and marker a curve.
+    """Curves with their intervals as bands, one colour, line style and marker a curve.
 
     Args:
         curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan
             in any of them leaves a gap.
         reference: drawn as a horizontal dashed line.
         marked: x -> what is written below its tick.
-        legend, log: whether curves are named, and the scale of values is logarithmic.
+        log: whether the scale of values is logarithmic.
     """
     ax = one(ax)
     if not curves:
         return say(ax, "There is nothing to draw: no model has this quantity.")
-    # None becomes nan
-    points = [tuple(np.asarray(x, dtype=float) for x in drawn) for drawn in curves.values()]
-    heights = np.concatenate([values for _, values, *_ in points])
-    near = 0.01 * np.ptp(known) if (known := heights[np.isfinite(heights)]).size else 0
-    named = zip(curves, points, strict=True)
-    for i, ((name, drawn), colour, marker) in enumerate(cycled(named, COLOURS, MARKERS)):
-        x, values, low, high = drawn
-        # Of curves that coincide, the first is drawn widest and the later ones dashed, so that all
-        # are seen.
-        under = sum(_coincide((x, values), other[:2], near) for other in points[i + 1 :])
-        over = sum(_coincide((x, values), other[:2], near) for other in points[:i])
-        look = {
-            "color": colour,
-            "linewidth": 1.6 + 2.4 * under,
-            "linestyle": (0, (3, 1 + over)) if over else "-",
-            "marker": marker,
-            "markersize": 4 + 2.4 * under,
-            "alpha": 0.55 if under else 1,
-        }
-        ax.plot(x, values, label=name, **look)
+    for (name, drawn), colour, dashes, marker in cycled(curves.items(), COLOURS, DASHES, MARKERS):
+        x, values, low, high = (np.asarray(part, dtype=float) for part in drawn)  # None: nan
+        look = {"linestyle": dashes, "linewidth": 1.6, "marker": marker, "markersize": 4}
+        ax.plot(x, values, label=name, color=colour, **look)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         # A point between gaps has no band.
         ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)
@@ -115,19 +97,8 @@ def response(
     if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
         ax.set_ylim(middle - reach, middle + reach)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    if legend:
-        name_lines(ax)
+    add_legend(ax, ax.get_legend_handles_labels()[0], beside=True)
     return ax
-
-
-def _coincide(
-    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], near: float
-) -> bool:
-    """Whether two curves, each (x, values), lie nowhere further apart than `near`."""
-    if not np.array_equal(one[0], other[0]):
-        return False
-    apart = np.abs(one[1] - other[1])
-    return bool(np.isfinite(apart).any() and np.nanmax(apart) <= near)
 
 
 def trainings(
@@ -212,12 +183,11 @@ def responses(
     axes = many(axes, len(curves), each=2.4)
     panels = np.ravel(axes)
     for ax, (model, drawn) in zip(panels, curves.items(), strict=True):
-        response(drawn, ax, xlabel, ylabel, marked=marked, legend=False, log=log)
+        response(drawn, ax, xlabel, ylabel, marked=marked, log=log)
         write(ax.title, model, 60)
     lows, highs = zip(*(ax.get_ylim() for ax in panels), strict=True)
     for ax in panels:
         ax.set_ylim(min(lows), max(highs))
-        name_lines(ax)
     return axes
 
 

@@ -51,6 +51,9 @@ def norm_histogram(
         ax.stairs(heights, edges, color=colour, linewidth=1.6, linestyle=dashes, label=model)
         if model in thresholds:
             ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
+        if medians:
+            place = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+            ax.scatter(medians * np.median(values), 1, marker="v", color=colour, **place)
     ax.set(xlabel=NORM, ylabel="patch tokens per bin (%)", yscale="log")
     log_axis(ax, "x")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}"))
@@ -58,13 +61,7 @@ def norm_histogram(
     handles = ax.get_legend_handles_labels()[0]
     handles += [key(label, **REFERENCE)] if thresholds else []
     if medians:
-        above, mark = ax.secondary_xaxis("top"), {"marker": "v", "markersize": 7}
-        above.spines[:].set_visible(False)
-        above.set_xticks([medians * np.median(x) for x in norms.values()], [""] * len(norms))
-        above.minorticks_off()
-        for tick, colour, _ in cycled(above.xaxis.get_major_ticks(), COLOURS, DASHES):
-            tick.tick2line.set(**mark, markerfacecolor=colour, markeredgecolor=colour)
-        handles.append(key(f"{medians:g} medians", color=GREY, linestyle="", **mark))
+        handles.append(key(f"{medians:g} medians", color=GREY, linestyle="", marker="v"))
     add_legend(ax, handles)
     return ax
 

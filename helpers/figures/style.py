@@ -222,35 +222,6 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     ax.figure.set_figheight(ax.figure.get_figheight() + more)
 
 
-def name_lines(ax: Axes) -> None:
-    """Name each line where it ends, to the right of the axes; in a legend where they are many."""
-    lines, names = ax.get_legend_handles_labels()
-    texts = [wrapped(name, 16) for name in shortened(names)]
-    inches = [0.18 * (1 + text.count("\n")) for text in texts]
-    height = ax.get_window_extent().height / ax.figure.dpi
-    if not lines or sum(inches) > height:
-        add_legend(ax, lines, beside=True)
-        return
-    ends = [y[np.isfinite(y)][-1:] for y in (line.get_xydata()[:, 1] for line in lines)]
-    to_axes = ax.transData - ax.transAxes
-    places = np.array([to_axes.transform((0, y[0]))[1] if len(y) else 0 for y in ends])
-    # Each name lies above the one before, and the last within the axes: none covers another.
-    order, sizes = places.argsort(kind="stable"), np.array(inches) / height
-    for below, above in itertools.pairwise(order):
-        places[above] = max(places[above], places[below] + (sizes[below] + sizes[above]) / 2)
-    places[order[-1]] = min(places[order[-1]], 1)
-    for above, below in itertools.pairwise(order[::-1]):
-        places[below] = min(places[below], places[above] - (sizes[below] + sizes[above]) / 2)
-    side = ax.secondary_yaxis("right")
-    side.spines[:].set_visible(False)
-    side.minorticks_off()
-    points = [to_axes.inverted().transform((0, place))[1] for place in places]
-    side.set_yticks(points, texts, fontsize=SMALL)
-    for tick, line in zip(side.yaxis.get_major_ticks(), lines, strict=True):
-        look = {"markersize": 5, "markeredgecolor": line.get_color(), "color": line.get_color()}
-        tick.tick2line.set(marker=line.get_marker() if line.get_marker() != "None" else "_", **look)
-
-
 def _columns_that_fit(ax: Axes, texts: Sequence[str]) -> int:
     """How many columns of a legend fit the figure's width, at least one."""
     ticks = [line for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")]

@@ -3,7 +3,7 @@
 Linear probes learn from the first images and are tested on the others; numbers are one an image.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,12 +41,10 @@ class PatchTokens:
     tokens: Tokens
     pixels: Float[Tensor, "image token output"] | None = None
 
-    def __getitem__(self, images: slice) -> "PatchTokens":
-        return self._each(lambda x: x[images])
-
-    def columns(self, part: slice) -> "PatchTokens":
-        """Some of the tokens of each image."""
-        return self._each(lambda x: x[:, part])
+    def __getitem__(self, index: slice | tuple[slice, slice]) -> "PatchTokens":
+        """The tokens of some images, or of some of the tokens of each: `tokens[:, :3]`."""
+        pixels = None if self.pixels is None else self.pixels[index]
+        return PatchTokens(self.positions[index], self.tokens[index], pixels)
 
     def beside(self, *others: "PatchTokens") -> "PatchTokens":
         """These tokens and those of `others` of the same images."""
@@ -63,24 +61,6 @@ class PatchTokens:
         masked = mask.gather(1, self.positions.clamp(min=0))
         return replace(self, positions=self.positions.masked_fill(masked, -1))
 
-    def _each(self, part: Callable[[Tensor], Tensor]) -> "PatchTokens":
-        pixels = None if self.pixels is None else part(self.pixels)
-        return PatchTokens(part(self.positions), part(self.tokens), pixels)
-
-
-def held_out_answers(
-    features: Vectors,
-    labels: Labels,
-    learnt: int,
-    **options: Any,
-) -> Float[Tensor, " tested"]:
-    """100 where a classifier of the first `learnt` images names another one's class, else 0;
-    `options` as in `fit_classifier`.
-    """
-    labels = torch.as_tensor(labels)
-    probe = fit_classifier(features[:learnt], labels[:learnt], **options)
-    return right_classes(probe(features[learnt:]), labels[learnt:])
-
 
 def answers_of_tokens(
     outlier: PatchTokens,
@@ -92,7 +72,8 @@ def answers_of_tokens(
     seed: int = 0,
     **options: Any,
 ) -> dict[str, Float[Tensor, "draw tested"]]:
-    """`held_out_answers` from one token, with a classifier for each kind of token and each draw.
+    """100 where a classifier of the first `learnt` images names another one's class from one token,
+    else 0; a classifier for each kind of token and each draw, `options` as in `fit_classifier`.
 
     Draw s takes the s-th of an image's `outlier` tokens, the first where it has fewer, and its
     `normal` partner (`helpers.measures.norms.paired_positions`); `whole` are vectors of the whole
@@ -106,15 +87,15 @@ def answers_of_tokens(
         return {}
     count = labels[:learnt][kept[:learnt]].bincount(minlength=int(labels.max()) + 1)
     kept &= count[labels] > 0
-    first = int(kept[:learnt].sum())
+    first, labels = int(kept[:learnt].sum()), labels[kept]
     answers = {kind: [] for kind in (*whole, "normal", "outlier")}
     for draw in range(there.shape[1]):
         column = torch.where(there[:, draw], draw, 0)
         one = {"normal": normal.tokens[rows, column], "outlier": outlier.tokens[rows, column]}
         for kind, x in {**whole, **one}.items():
-            answers[kind].append(
-                held_out_answers(x[kept], labels[kept], first, seed=seed + draw, **options)
-            )
+            learn, tested = x[kept].tensor_split([first])
+            probe = fit_classifier(learn, labels[:first], seed=seed + draw, **options)
+            answers[kind].append(right_classes(probe(tested), labels[first:]))
     return {kind: torch.stack(runs) for kind, runs in answers.items()}
 
 
@@ -130,8 +111,8 @@ class Reading:
         chance: the same for the commonest position among the training tokens of that kind.
         distance: of the position from the right one, in grid units.
         constant: the same for the position nearest to the training tokens of that kind.
+        variance: of row and column about their mean over the training tokens of that kind.
         square: of the distance of the regressed row and column from the right ones.
-        variance: the same for the mean row and column of the training tokens of that kind.
         error: squared, summed over the normalised pixels of a patch.
     """
 
@@ -139,8 +120,8 @@ class Reading:
     chance: PerImage
     distance: PerImage
     constant: PerImage
-    square: PerImage
     variance: PerImage
+    square: PerImage
     error: PerImage
 
     @property
@@ -172,13 +153,9 @@ def read_patches(
     position = fit_position(
         learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device
     )
-    there = learn.positions >= 0
-    pixels = fit_regression(learn.tokens, learn.pixels, mask=there, device=device)
-    place = fit_regression(
-        learn.tokens, coordinates(learn.positions, grid), mask=there, device=device
-    )
+    read = regression_errors(learn, tested, grid, device, ("position", "pixels"))
     readings = {}
-    for kind, on in tested.items():
+    for i, (kind, on) in enumerate(tested.items()):
         scores, seen = position(on.tokens), usual[kind].positions[usual[kind].positions >= 0]
         true = coordinates(on.positions, grid)
         nearest = coordinates(torch.tensor(nearest_position(seen, grid)), grid)
@@ -187,11 +164,11 @@ def read_patches(
             100 * (on.positions == seen.bincount().argmax()),
             position_distance(scores, on.positions, grid),
             squared_error(nearest, true).sqrt(),
-            squared_error(place(on.tokens), true),
             squared_error(coordinates(seen, grid).mean(0), true),
-            squared_error(pixels(on.tokens), on.pixels),
         )
-        readings[kind] = Reading(*(mean_where(x.float(), on.positions >= 0) for x in of_tokens))
+        means = [mean_where(x.float(), on.positions >= 0) for x in of_tokens]
+        square, error = (x[:, 0, i].float() for x in read.values())
+        readings[kind] = Reading(*means, square, error)
     return readings
 
 

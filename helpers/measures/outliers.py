@@ -164,14 +164,8 @@ class Firing(NamedTuple):
 
 def at_and_elsewhere(activation: PerPatch, outlier: PatchMask) -> Float[Tensor, "image 2"]:
     """Mean activation at the outliers and at the other patches; nan without an outlier."""
-    sides = [(activation * group).sum(1) / group.sum(1) for group in (outlier, ~outlier)]
+    sides = [mean_where(activation, group) for group in (outlier, ~outlier)]
     return torch.stack(sides, 1).masked_fill(~outlier.any(1)[:, None], torch.nan)
-
-
-def strongest(activation: PerPatch, outlier: PatchMask) -> PatchMask:
-    """The patches where it is largest, as many as the image has outliers, ties the first."""
-    ranks = activation.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    return ranks < outlier.sum(1, keepdim=True)
 
 
 def limited_ratio(first: PerImage, second: PerImage, seed: int = 0) -> Estimate:
@@ -188,8 +182,9 @@ def _limited(rows: Pairs) -> float:
 def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:
     """How a neuron's absolute activation differs at outliers and elsewhere."""
     sides = at_and_elsewhere(activation, outlier)
-    overlap = over_images(iou(strongest(activation, outlier), outlier), (0, 1))
-    return Firing(*map(over_images, sides.T), limited_ratio(*sides.T, seed), overlap)
+    overlap = iou(top_patches(activation, outlier.sum(1)), outlier)
+    ratio = limited_ratio(*sides.T, seed)
+    return Firing(*map(over_images, sides.T), ratio, over_images(overlap, (0, 1)))
 
 
 def emergence(norms: PerBlockPatch, attention: PerBlockPatch) -> Estimates:

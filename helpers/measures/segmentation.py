@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from helpers.measures._arrays import to_numpy
 from helpers.measures.probes import Probe, fit_tuned
-from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, ratio_of_means
+from helpers.measures.stats import Estimate, Estimates, bootstrap, ratio_of_means
 
 TokenGrid = Float[Tensor, "image row column width"]
 OtherTokens = Float[Tensor, "other row column width"]  # of other images
@@ -26,9 +26,7 @@ OtherPoints = Int[Tensor, "other y x"]
 Maps = Float[Tensor, "image class row column"]
 Points = Int[Tensor, "image y x"]
 Segments = Sequence[Shaped[np.ndarray, "_ _"]]  # the class of each pixel of each image
-Counts = Num[np.ndarray, "image 3 class"]
-COUNTED = ("right", "named", "true")
-"""The pixels of an image that are counted for each class: named rightly, named so, and truly so."""
+Counts = Num[np.ndarray, "image 3 class"]  # pixels named rightly, named so, and truly so
 TEMPERATURE = 0.07  # of the votes of nearest patches (Wu et al. 2018; Caron et al. 2021)
 VOID = {255, -1}  # as many data sets have it; beside them one other number may be void
 CHUNK = 4096  # patches whose similarities are held at a time
@@ -128,7 +126,7 @@ def segmented(counts: Counts, groups: Sequence[str] | None = None, seed: int = 0
     `groups` of the images, such as drives, are drawn first (`bootstrap`).
     """
     seen = counts[:, 2].sum(1)
-    drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
+    drawn = partial(_drawn, seen, groups=groups, seed=seed)
     right = np.stack([counts[:, 0].sum(1), seen], axis=1)
     return {"miou": drawn(counts, mean_iou), "pixels": drawn(right, ratio_of_means)}
 
@@ -138,7 +136,7 @@ def segmentation_gain(
 ) -> Estimates:
     """The "gain" of the mean IoU in points, and "right_gain", of right pixels; both paired."""
     seen = before[:, 2].sum(1)
-    drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
+    drawn = partial(_drawn, seen, groups=groups, seed=seed)
     pixels = np.stack([before[:, 0].sum(1), after[:, 0].sum(1), seen], axis=1)
     return {
         "gain": drawn(np.stack([before, after], axis=1), iou_gain),
@@ -190,23 +188,21 @@ def _check_numbers(segments: Iterable, classes: int) -> None:
 def _counted(
     named: Int[Tensor, " pixel"], true: Int[Tensor, " pixel"], classes: int
 ) -> Int[np.ndarray, "3 class"]:
-    """In the order of `COUNTED`."""
+    """In the order of `Counts`."""
     parts = true[named == true], named, true
     return np.stack([part.bincount(minlength=classes).numpy() for part in parts])
 
 
 def _drawn(
-    there: Bool[np.ndarray, " image"],
+    seen: Num[np.ndarray, " image"],
     rows: Shaped[np.ndarray, "image ..."],
     statistic: Callable[[np.ndarray], float],
     groups: Sequence[str] | None,
     seed: int,
 ) -> Estimate:
-    """The `bootstrap` of the images that have a pixel."""
-    if not there.any():
-        return NONE
-    own = None if groups is None else [groups[i] for i in there.nonzero()[0]]
-    return bootstrap(rows[there], statistic, seed=seed, groups=own)
+    """The `bootstrap` of the images in which a pixel was seen."""
+    there = (seen > 0).reshape(-1, *[1] * (rows.ndim - 1))
+    return bootstrap(np.where(there, rows, np.nan), statistic, seed=seed, groups=groups)
 
 
 def _at_points(

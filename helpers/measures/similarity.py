@@ -116,8 +116,7 @@ def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:
     `cka_floor`. `debiased` uses the unbiased HSIC (Song et al. 2012, eq. 5; Nguyen et al. 2021).
     Nan where one representation is constant; ValueError for fewer than 2 images (4 where debiased).
     """
-    x, y = map(_centred, _paired(x, y))
-    _require(len(x), debiased)
+    x, y = _paired(x, y, 4 if debiased else 2)
     xx, xy, yy = (_hsic_of(a, b, debiased) for a, b in ((x, x), (x, y), (y, y)))
     return float(_ratio(xy, xx * yy))
 
@@ -148,9 +147,8 @@ def expected_cka(x: Left, y: Right) -> float:
     It is `tr(K) tr(L) / ((n - 1) |K| |L|)` for the centred K = XX' and L = YY' (Kazi-Aoual et al.
     1995). Debiased, it is 0.
     """
-    x, y = map(_centred, _paired(x, y))
-    _require(len(x), False)
-    scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
+    x, y = _paired(x, y)
+    scale = _hsic_of(x, x) * _hsic_of(y, y)
     return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
@@ -164,8 +162,8 @@ def rank_share(x: Left) -> Estimate:
     rows = _centred(to_numpy(x).astype(np.float64))
     n, width = rows.shape
     total, without = (rows**2).sum(), n / (n - 1) * (rows**2).sum(axis=1)
-    value = _ratio(total, _hsic_of(rows, rows, False)) ** 2
-    each = _ratio(total - without, _hsic_without_each(rows, rows, False)) ** 2
+    value = _ratio(total, _hsic_of(rows, rows)) ** 2
+    each = _ratio(total - without, _hsic_without_each(rows, rows)) ** 2
     return jackknife(value / width, each / width, (0, 1))
 
 
@@ -184,12 +182,11 @@ def cka_floor(
     permutations: int = 100,
 ) -> Floor:
     """`linear_cka` after seeded permutations of the images of y; nan where one is constant."""
-    x, y = map(_centred, _paired(x, y))
-    _require(len(x), False)
+    x, y = _paired(x, y)
     rng = np.random.default_rng(0)
-    scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
+    scale = _hsic_of(x, x) * _hsic_of(y, y)
     orders = (rng.permutation(len(y)) for _ in range(permutations))
-    draws = [_ratio(_hsic_of(x, y[order], False), scale) for order in orders]
+    draws = [_ratio(_hsic_of(x, y[order]), scale) for order in orders]
     return Floor(float(np.mean(draws)), float(np.quantile(draws, 0.95)))
 
 
@@ -204,13 +201,13 @@ def _hsic(squared, products, total_x, total_y, n, debiased):
     return squared - n / (n - 2) * products + total_x * total_y / ((n - 1) * (n - 2))
 
 
-def _hsic_of(x: np.ndarray, y: np.ndarray, debiased: bool) -> float:
+def _hsic_of(x: np.ndarray, y: np.ndarray, debiased: bool = False) -> float:
     """Of centred features."""
     a, b = (x**2).sum(axis=1), (y**2).sum(axis=1)
     return _hsic(((x.T @ y) ** 2).sum(), a @ b, a.sum(), b.sum(), len(x), debiased)
 
 
-def _hsic_without_each(x: np.ndarray, y: np.ndarray, debiased: bool) -> np.ndarray:
+def _hsic_without_each(x: np.ndarray, y: np.ndarray, debiased: bool = False) -> np.ndarray:
     """Of centred features, for each image: what it is without that image.
 
     The others have their mean at -x_i / m where m = n - 1, so X'Y loses (n / m) x_i y_i', and
@@ -226,8 +223,7 @@ def _hsic_without_each(x: np.ndarray, y: np.ndarray, debiased: bool) -> np.ndarr
 
 def _cka_and_without(x: Array, y: Array, debiased: bool) -> tuple[float, np.ndarray]:
     """CKA of all images, and without each of them."""
-    value, (x, y) = linear_cka(x, y, debiased), map(_centred, _paired(x, y))
-    _require(len(x), debiased, spare=1)
+    value, (x, y) = linear_cka(x, y, debiased), _paired(x, y, 5 if debiased else 3)
     xy, xx, yy = (_hsic_without_each(a, b, debiased) for a, b in ((x, y), (x, x), (y, y)))
     return value, _ratio(xy, xx * yy)
 
@@ -251,20 +247,14 @@ def _ratio(hsic, scale):
 
 def _centred(z: np.ndarray) -> np.ndarray:
     z = z - z[:1]  # first, so that what is constant becomes exactly zero
-    return z - z.mean(axis=0) if len(z) else z
+    return z - z.mean(axis=0)
 
 
-def _paired(x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
-    if len(x) != len(y):
-        raise ValueError(f"{len(x)} and {len(y)} images do not go together")
-    return to_numpy(x).astype(np.float64), to_numpy(y).astype(np.float64)
-
-
-def _require(n: int, debiased: bool, spare: int = 0) -> None:
-    """Refuse fewer images than CKA needs, with `spare` ones for an interval."""
-    least = (4 if debiased else 2) + spare
-    if n < least:
-        raise ValueError(f"CKA of {n} images; it needs at least {least}")
+def _paired(x: Array, y: Array, least: int = 2) -> list[np.ndarray]:
+    """Centred features of the same images, in float64."""
+    if len(x) != len(y) or len(x) < least:
+        raise ValueError(f"CKA of {len(x)} and {len(y)} images; it needs the same, {least} or more")
+    return [_centred(to_numpy(z).astype(np.float64)) for z in (x, y)]
 
 
 # ---- Parts of [CLS] in one layer (decoupling, 3 and 4.1), as `helpers.capture.ClsParts` has them
@@ -289,11 +279,8 @@ def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[lis
     Returns:
         By part A, then by part B, with intervals by `jackknife`; nan where the sum is constant.
     """
-    parts = to_numpy(parts).astype(np.float64)
-    n = len(parts)
-    parts = parts - parts[0]  # first, so that what is constant becomes exactly zero
-    parts = parts - parts.mean(axis=0)
-    total = parts.sum(axis=1)
+    parts = _centred(to_numpy(parts).astype(np.float64))
+    n, total = len(parts), parts.sum(axis=1)
     moments = np.einsum("iaw,iv->awv", parts, total, optimize=True)  # A'X
     inner = np.einsum("awv,bwv->ab", moments, moments, optimize=True)  # <A B', X X'> = <A'X, B'X>
     loss = n / (n - 1)  # A'X loses this times a x' with an image

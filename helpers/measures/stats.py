@@ -299,7 +299,7 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     >>> auc(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
     0.75
     """
-    positive, negative = settled(_without_nan(positive)), settled(_without_nan(negative))
+    positive, negative = (x[~np.isnan(x)] for x in (settled(positive), settled(negative)))
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
         return math.nan
@@ -503,11 +503,6 @@ def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> n
     if slope < AT_LIMIT * width:
         return lowest + width * np.array(_share_interval(round(part) * carriers, carriers))
     return lowest + width * expit(logit(part) + reach / slope)
-
-
-def _without_nan(values: Array) -> np.ndarray:
-    values = to_numpy(values)
-    return values[~np.isnan(values)]
 
 
 def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:

@@ -23,7 +23,6 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
 from helpers.claims.criteria import SHOWN, Value
-from helpers.figures import comparisons
 from helpers.figures.data import summary
 from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
@@ -79,9 +78,9 @@ def joined(text):
 
 
 def names(ax):
-    """What the legend says, and the names beside lines."""
-    legend, beside = ax.get_legend(), [x for side in ax.child_axes for x in side.get_yticklabels()]
-    return [joined(text) for text in [*(legend.get_texts() if legend else ()), *beside]]
+    """What the legend says."""
+    legend = ax.get_legend()
+    return [joined(text) for text in (legend.get_texts() if legend else ())]
 
 
 def ticks(axis):
@@ -270,14 +269,14 @@ def heat_maps():
 
 
 @example
-def verdict_table():
+def verdict_tables():
     kinds, rules = list(figures.VERDICTS), ["percentile:98", "fixed:150", "median:3", "mad:10"]
     table = {
         id: {rule: kinds[i + j] for j, rule in enumerate(rules)}
         for i, id in enumerate(("nr1-artifacts", "xx1-controls"))
     }
     columns = {column: column for column in next(iter(table.values()))}
-    return comparisons.verdict_table(table, columns, plt.subplots(figsize=(7, 2))[1])
+    return figures.verdict_tables({LONG[0]: table}, {id: id for id in table}, {LONG[0]: columns})
 
 
 @example
@@ -292,17 +291,6 @@ def marked_patches():
     planted[1, 2] = planted[3, 0] = found[1, 2] = found[0, 3] = True
     image, ax = np.full((32, 48, 3), 0.7), plt.subplots(figsize=(3, 2))[1]
     return figures.marked_patches(image, planted, found, ax)
-
-
-@example
-def coinciding():
-    x, flat = range(4), [0.5, 0.6, 0.7, 0.9]
-    curves = {
-        "first": (x, flat, None, None),
-        "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None),
-        "second": (x, flat, None, None),
-    }
-    return figures.response(curves, plt.subplots()[1])
 
 
 PICTURES = list(DRAWN)
@@ -354,7 +342,8 @@ def test_picture(name):
 @pytest.mark.parametrize("name", DRAWN)
 def test_numbers_and_names(name, request, caplog):
     """Numbers are the same but for rounding."""
-    figure = figure_of(DRAWN[name]())
+    axes = DRAWN[name]()
+    figure = figure_of(axes)
     found = {
         "drawn": figures.drawn(figure),
         "texts": [names(ax) for ax in figure.axes],
@@ -372,13 +361,12 @@ def test_numbers_and_names(name, request, caplog):
     stored = baseline.read_text(encoding="utf-8")
     assert json.loads(text) == json.loads(stored, parse_float=lambda x: close(float(x)))
     assert not caplog.records  # matplotlib warns of colours outside [0, 1]
+    if name in PICTURES:
+        has_no_plate_clips_nothing_and_is_read_on_a_phone(figure, axes, name)
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
+def has_no_plate_clips_nothing_and_is_read_on_a_phone(figure, axes, name):
     """A figure with one column is shown 350 pixels wide there, its text at least 9 pixels high."""
-    axes = DRAWN[name]()
-    figure = figure_of(axes)
     figure.draw_without_rendering()
     plates = [ax.get_facecolor()[3] for ax in figure.axes if ax.axison and not ax.images]
     assert not figure.get_facecolor()[3] and not any(plates)
@@ -390,20 +378,10 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     assert min(box.x0, box.y0) >= 0 and box.x1 <= width + 0.02 and box.y1 <= height + 0.02
     if name == "marked_patches":
         return
-    wide = np.ndim(axes) > 0 or name == "verdict_table"
-    assert width <= WIDE if wide else width == WIDTH
-    if not wide:
+    assert width <= WIDE if np.ndim(axes) else width == WIDTH
+    if not np.ndim(axes):
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
         assert min(text.get_fontsize() for text in texts) / 72 * 350 / width >= 9
-
-
-def test_names_of_curves_lie_where_these_end_and_apart():
-    ax = DRAWN["coinciding"]()
-    (side,) = ax.child_axes
-    first, apart, second = side.get_yticks()
-    assert apart == pytest.approx(0.3) and first == pytest.approx(0.9, abs=0.1)
-    points = ax.transData.transform([(0, first), (0, second)])[:, 1]
-    assert points[1] - points[0] > 9.5 / 72 * ax.figure.dpi  # the height of their letters
 
 
 def test_norms_are_counted_in_shares():

@@ -60,8 +60,10 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("mask", [MASK, COLOURED, Image.fromarray(GRID > 1)])
-@pytest.mark.parametrize("layout", LAYOUTS)
+OTHERS = [("ISIC", COLOURED), ("ISIC", Image.fromarray(GRID > 1))]
+
+
+@pytest.mark.parametrize(("layout", "mask"), [*((layout, MASK) for layout in LAYOUTS), *OTHERS])
 def test_masks_beside_pictures_are_not_measured_as_pictures(tmp_path, layout, mask):
     image, other = LAYOUTS[layout]
     files = {form.format(i): own for i in range(3) for form, own in ((image, PHOTO), (other, mask))}

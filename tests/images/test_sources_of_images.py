@@ -21,19 +21,8 @@ def test_photographs_come_with_scikit_image():
     assert (camera[..., :1] == camera).all(), "a grey photograph stays grey"
 
 
-PATHS = ("a[1]b", "[!a]1b", "what?", "star*", "**", "a::b", "zip::x", "x,y", "{a,b}", "~", "~x")
-PATHS += (
-    "label=3",
-    "ha#sh",
-    "per%20cent",
-    "s3:x",
-    "a b ",
-    "ümläut-数据",
-    "$HOME",
-    "-n",
-    "a\\b",
-    "'",
-)
+PATHS = ("a[1]b", "[!a]1b", "what?", "star*", "a::b", "{a,b}", "~x", "label=3", "per%20cent")
+PATHS += ("s3:x", "a b ", "ümläut-数据", "$HOME", "a\\b")
 
 
 @pytest.mark.parametrize("folder", PATHS)

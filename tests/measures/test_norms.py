@@ -69,11 +69,6 @@ def test_norms_that_are_no_numbers_are_refused(wrong):
         outliers(norms, "median:3")
 
 
-def test_threshold_beyond_the_limit_of_torch_quantile():
-    norms = torch.arange(16 * 2**20 + 1, dtype=torch.float32).flip(0)
-    assert threshold(norms, "percentile:50") == 8 * 2**20
-
-
 @BOTH
 def test_outliers_share_one_threshold(convert):
     norms = np.full((2, 50), 10.0)
@@ -122,7 +117,7 @@ def depth_by_loops(norms):
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.2, 0.4])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_bimodality_of_mixtures_against_loops(seed, spread):
     norms = mixture(0.2, shift=0.9, spread=spread, tokens=4000, seed=seed)
     assert bimodality(norms) == pytest.approx(depth_by_loops(norms))

@@ -9,7 +9,6 @@ from helpers.measures.object_discovery import (
     box_hits,
     corloc,
     covered,
-    in_boxes,
     lost_box_sweep,
     lost_boxes_within,
     lost_masks,
@@ -244,8 +243,3 @@ def test_objects_by_scores_without_a_sign():
 def test_objects_by_scores_that_are_equal_but_for_rounding(apart, expected):
     scores = -11 * torch.tensor([[1, 1 + apart]], dtype=torch.float64)
     assert object_auc(scores, torch.tensor([[True, False]])).tolist() == [expected]
-
-
-def test_patches_in_boxes():
-    truth = [np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]]), np.zeros((0, 4), np.float32)]
-    assert in_boxes(truth, (2, 2)).tolist() == [[True, False, False, True], [False] * 4]

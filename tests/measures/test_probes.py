@@ -20,7 +20,6 @@ from helpers.measures.probes import (
     fit_tuned,
     nearest_position,
     position_distance,
-    right_classes,
     squared_error,
 )
 
@@ -310,18 +309,6 @@ def test_distances_of_positions_closed_forms():
     distance = position_distance(F.one_hot(guesses, 15).float(), true, GRID)
     far = np.hypot(2, 4)
     np.testing.assert_allclose(distance, [[0, far, np.nan], [far, 0, np.nan]], rtol=1e-6)
-
-
-def test_a_right_class_counts_a_hundred():
-    scores = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 1.0]])
-    assert right_classes(scores, np.array([1, 2])).tolist() == [100, 0]
-
-
-def test_squared_error_is_the_sum_over_outputs():
-    assert squared_error(
-        torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 0.0]])
-    ).tolist() == [5.0, 0.0]
-    assert squared_error(np.ones((2, 3, 4)), np.zeros((2, 3, 4))).shape == (2, 3)
 
 
 def test_the_nearest_position_is_found_by_trying_all():
