@@ -223,7 +223,7 @@ class Backbone(ABC):
         - 'final' (image, token, width): the same through the model's final norm.
         - 'neurons' (image, token, hidden): the input of the second MLP layer, also if it is gated.
         - 'attention': an Attention.
-        - 'update': an Update. 'writes': the same, also where a LayerNorm of the heads follows.
+        - 'update': an Update.
         - 'normed': a pair, 'residual' and what the next LayerNorm makes of it, which is that before
           the next block's attention, or the final one.
 
@@ -251,8 +251,8 @@ class Backbone(ABC):
             case "attention":
                 self.require_attention(block)
                 return self.watch_attention(block, see)
-            case "update" | "writes":
-                return self.watch_update(block, see, normalised=point == "writes")
+            case "update":
+                return self.watch_update(block, see)
             case "normed":
                 after = block % self.depth + 1
                 norm = self.final_norm if after == self.depth else self.norm_before(after)
@@ -284,26 +284,21 @@ class Backbone(ABC):
             raise ValueError(f"block {block} of '{self.name}' is {odd}, which begins with no norm")
         return norm
 
-    def watch_update(self, block: int, see: See, normalised: bool) -> "Handles":
-        """The 'update' of `watch`, or its 'writes', which may be `normalised`."""
+    def watch_update(self, block: int, see: See) -> "Handles":
+        """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
-        if layers.inner is not None and not normalised:
-            raise ValueError(
-                f"block {block} of '{self.name}' normalises what its attention returns"
-            )
 
         def after(x: Tensor) -> None:
             see(Update(after=x, layers=layers, **seen))
             seen.clear()
 
-        handles = [
-            on_input(self.blocks[block], lambda x: seen.update(before=x)),
-            self.watch_attention(block, lambda attention: seen.update(attention=attention)),
-            on_input(layers.norm2, after),
-        ]
-        if layers.inner is not None:
-            handles.append(on_input(layers.inner, lambda x: seen.update(mixed=x)))
-        return Handles(handles)
+        return Handles(
+            [
+                on_input(self.blocks[block], lambda x: seen.update(before=x)),
+                self.watch_attention(block, lambda attention: seen.update(attention=attention)),
+                on_input(layers.norm2, after),
+            ]
+        )
 
     def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens that enter the first block, after positions and CLIP's ln_pre."""
