@@ -6,9 +6,9 @@ No more than one model is in memory.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,11 +18,11 @@ from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
 from helpers.images import Images, load_images, load_segments, load_train_test
 from helpers.interventions import INITS, appended_registers, rolled_content
+from helpers.interventions.neurons import Condition
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
 
-Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
 Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
 
 
@@ -34,7 +34,6 @@ class Captured:
 
     tensors: dict[str, Tensor]
     layout: TokenLayout
-    image_size: tuple[int, int]
     parameters: int
     depth: int
     source: dict[str, Any]
@@ -43,7 +42,7 @@ class Captured:
     def of(backbone: Backbone, tensors: dict[str, Tensor]) -> "Captured":
         """What `capture` kept of the model as it is now."""
         b = backbone
-        return Captured(tensors, b.layout, b.image_size, b.parameters, b.depth, b.describe())
+        return Captured(tensors, b.layout, b.parameters, b.depth, b.describe())
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
@@ -276,15 +275,10 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     """
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
-
-    def through(images: Any) -> Any:
-        read = lru_cache(None)(lambda index: backbone.preprocess(images[index]))
-        return replace(images, read=read)
-
-    for images in shown.values():
+    for images in {id(x): x for x in shown.values() if isinstance(x, Images)}.values():
         size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
-        again = passes[id(images)] > 1 and id(images) not in prepared
-        if again and size <= left and isinstance(images, Images):
-            prepared[id(images)] = through(images)
+        if passes[id(images)] > 1 and size <= left:
+            read = cache(lambda index, images=images: backbone.preprocess(images[index]))
+            prepared[id(images)] = replace(images, read=read)
             left -= size
     return {name: prepared.get(id(images), images) for name, images in shown.items()}
