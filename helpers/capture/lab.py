@@ -51,26 +51,26 @@ class Captured:
         """The patches of what was kept of all tokens."""
         return self.layout.patch_tokens(self[key], dim=-1)
 
-    def parts(self, key: str) -> tuple[Tensor, Tensor]:
-        """(image, patch) and (image, trained register) of what was kept of all tokens, in the last
-        block.
-        """
-        tokens = self[key][:, -1]
-        return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
-
-    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
-        """As `parts`, with the appended tokens after the trained registers; `block` None: of what
-        was kept in one block alone.
+    def kinds(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor, Tensor]:
+        """Patches, trained registers and appended tokens (image, token) of what was kept of all
+        tokens in a block; `block` None: of what was kept in one block alone.
         """
         tokens = self[key] if block is None else self[key][:, block]
         of = self.layout.patch_tokens, self.layout.register_tokens, self.layout.appended_tokens
-        patches, *others = (take(tokens, dim=-1) for take in of)
+        return tuple(take(tokens, dim=-1) for take in of)
+
+    def parts(self, key: str) -> tuple[Tensor, Tensor]:
+        """Patches and trained registers in the last block, as in `kinds`."""
+        return self.kinds(key)[:2]
+
+    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
+        """As `parts`, with the appended tokens after the trained registers."""
+        patches, *others = self.kinds(key, block)
         return patches, torch.cat(others, dim=-1)
 
     def appended(self, key: str, block: int | None = -1) -> Tensor:
-        """The appended tokens of what was kept of all tokens; `block` as in `carriers`."""
-        tokens = self[key] if block is None else self[key][:, block]
-        return self.layout.appended_tokens(tokens, dim=-1)
+        """The appended tokens alone, as in `kinds`."""
+        return self.kinds(key, block)[2]
 
     @property
     def maps(self) -> dict[str, Tensor]:

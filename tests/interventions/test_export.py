@@ -5,7 +5,6 @@ import copy
 
 import pytest
 import torch
-import zoo
 from torch import nn
 from zoo import hooks, models, pixels
 
@@ -20,12 +19,6 @@ every = models(
 )  # fmt: skip
 vit = models("small")
 NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
-
-
-@pytest.fixture(scope="module")
-def backbone(request):
-    """As that of conftest.py, without which mutants are tested."""
-    return zoo.build(request.param)
 
 
 def inside(backbone, x, *arguments, **options):

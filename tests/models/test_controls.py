@@ -1,5 +1,4 @@
-"""What `helpers.models.controls` says of its models, with scikit-learn's linear probes as independent
-judge."""
+"""What `helpers.models.controls` says of its models; scikit-learn's linear probes judge."""
 
 import json
 from functools import cache
