@@ -387,7 +387,7 @@ def test_out_of_memory_counts_nothing_twice(backbone, kind):
         assert torch.equal(torch.cat(batches[key]), got[key])
 
 
-@vit
+@models("small")
 @pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
 def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
     """Every intervention does to each image what it does without, when a batch has to pass again in

@@ -47,9 +47,9 @@ from helpers.interventions import (
 from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import load_backbone
 
-every = models("vit", "distilled", "dinov2-reg4", "pooled", "open_clip")
-libraries = models("vit", "open_clip")
-vit = models("vit")
+every = models("small", "small-distilled", "registers", "pooled", "open_clip")
+libraries = models("small", "open_clip")
+vit = models("small")
 CHANGES = [
     *ALL_CHANGES,
     (neurons_off_at, {"neurons": NEURONS, "positions": [5, 0, 3]}),
@@ -124,7 +124,7 @@ def test_draws_of_normal_registers(backbone):
         with appended_registers(backbone, count, "normal", seed):
             return entering(backbone, x)[0, end:]
 
-    many = draws(100, 0)
+    many = draws(400, 0)
     numbers = many.double().flatten().numpy() / 0.02  # 19,200: four standard errors
     assert abs(numbers.mean()) < 0.03 and abs(numbers.std() - 1) < 0.02
     assert abs((numbers**4).mean() - 3) < 0.15
