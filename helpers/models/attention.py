@@ -15,12 +15,11 @@ from helpers.models.tokens import TokenLayout
 class Sublayer(NamedTuple):
     """The layers around the attention of a block.
 
-    y = x + gamma * projection(attention(norm1(x))), then the MLP of norm2(y).
+    y = x + gamma * projection(attention of x), then the MLP of norm2(y).
 
     gamma: (width,), LayerScale; None where there is none.
     """
 
-    norm1: nn.Module
     projection: nn.Linear
     gamma: Tensor | None
     norm2: nn.Module

@@ -72,7 +72,7 @@ class TimmBackbone(Backbone):
             raise ValueError(f"block {block} of '{self.name}' attends, but adds no plain sum")
         scale = getattr(layers, self.scale_name)
         gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
-        return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2)
+        return Sublayer(attn.proj, gamma, layers.norm2)
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn

@@ -34,7 +34,7 @@ def test_what_was_seen_in_inference_mode_leaves_gradients_to_others():
 
 def test_an_update_without_a_bias_or_of_half_precision():
     layer = nn.Linear(2, 2, bias=False).bfloat16()
-    layers = Sublayer(nn.Identity(), layer, torch.ones(2).half(), nn.Identity())
+    layers = Sublayer(layer, torch.ones(2).half(), nn.Identity())
     update = Update(torch.ones(1).half(), Attention(), torch.ones(1).half(), layers)
     assert update.bias.tolist() == [0.0, 0.0]
     parts = (update.before, update.after, update.weight, update.gamma, update.bias)
