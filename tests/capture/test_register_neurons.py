@@ -129,29 +129,12 @@ def test_scores_of_the_two_modes(backbone, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def scenes():
-    backbone, images = load_backbone("control-clean"), load_images("scenes", 6, 0)
-    return torch.stack([backbone.preprocess(image) for image in images])
-
-
-@pytest.mark.parametrize("name", ["control-content", "control-position"])
-@modes
-def test_planted_register_neuron(name, mode, scenes):
-    """It comes first, and is silent elsewhere."""
-    neurons = find_register_neurons(load_backbone(name), scenes, mode=mode, top_k=3)
-    assert neurons[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON)
-    assert neurons[0].at_outliers == pytest.approx(20, rel=0.1)
-    assert neurons[0].elsewhere == 0 and neurons[0].ratio == np.inf
-    assert neurons[0].score > 2 * neurons[1].score
-
-
-def test_outliers_among_registers_only(scenes):
+def test_outliers_among_registers_only():
     """In the authors' code trained registers are outliers too; here they are no patches."""
-    backbone = load_backbone("control-registers")
+    backbone, images = load_backbone("control-registers"), load_images("scenes", 6, 0)
     with pytest.raises(ValueError, match="control-registers"):
-        find_register_neurons(backbone, scenes)
-    neurons = find_register_neurons(backbone, scenes, mode="jiang_code")
+        find_register_neurons(backbone, images)
+    neurons = find_register_neurons(backbone, images, mode="jiang_code")
     assert neurons[0][:2] == (PLANTED_BLOCK["control-registers"], REGISTER_NEURON)
 
 
