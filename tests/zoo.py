@@ -71,9 +71,7 @@ from helpers.models import (
 DEPTH = 3
 ARCHITECTURES = {  # of timm, three blocks of them
     "vit": ("vit_tiny_patch16_224", 64),
-    "dinov2": ("vit_small_patch14_dinov2", 56),
     "dinov2-reg4": ("vit_small_patch14_reg4_dinov2", (56, 42)),
-    "deit3": ("deit3_small_patch16_224", 64),
     "distilled": ("deit_tiny_distilled_patch16_224", 64),
 }
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "num_heads": 3, "num_classes": 5}

@@ -31,6 +31,8 @@ MOST = 8e9  # bytes of one file: what is larger is not kept
 # Their classes and functions are known by name: ours by their source, the others by their version.
 PACKAGES = ("helpers", "torch", "torchvision", "timm", "open_clip")
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "open_clip_torch")
+# What a module computes with, besides its parts.
+OF_MODULES = Tensor, FunctionType, MethodType, partial, bool, int, float, str, tuple, type(None)
 HELPERS = Path(__file__).parents[1]
 FOLDERS = (".", "models", "images", "interventions", "capture", "measures")
 SOURCES = digest_of(
@@ -86,12 +88,11 @@ def _model(backbone: Backbone) -> list:
     parts = []
     for name, part in backbone.model.named_modules():
         own = {**part._parameters, **part._buffers, **vars(part)}
-        kinds = Tensor, FunctionType, MethodType, partial
-        values = {key: value for key, value in own.items() if isinstance(value, kinds)}
+        values = {key: value for key, value in own.items() if isinstance(value, OF_MODULES)}
         parts.append([name, _named(type(part)), _named(values)])
     steps = getattr(backbone.transform, "transforms", [backbone.transform])
     shown = [[*map(_step, steps)], backbone.normalisation, [*backbone.image_size]]
-    return [_named(type(backbone)), parts, backbone.configuration, shown, repr(backbone.layout)]
+    return [_named(type(backbone)), parts, shown, repr(backbone.layout)]
 
 
 def _step(transform: Any) -> Any:

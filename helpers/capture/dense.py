@@ -35,14 +35,12 @@ class DenseState:
         nearest: the votes of the nearest training patches in this state.
         norms: of the patches of all sets after the last block, before the final LayerNorm.
         outlier: which patches of the tested images are outliers, above three times their median.
-        penalty: of the probe, chosen on the validation images.
     """
 
     probe: Maps
     nearest: Maps
     norms: Tensor
     outlier: Bool[Tensor, "image row column"]
-    penalty: float
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def dense_study(
         tokens = layout.to_grid(layout.patch_tokens(captured["final_tokens"]), dim=1)
         first, second, tested = tokens.tensor_split(ends)
         pairs = first, learnt, second, held_out
-        probe, penalty = fit_segmenter(*pairs, classes, penalties, device=lab.device)
+        probe, _ = fit_segmenter(*pairs, classes, penalties, device=lab.device)
         labels = train.segments_at(layout.grid)
         norms = captured["patch_norms"]
         return DenseState(
@@ -128,7 +126,6 @@ def dense_study(
             nearest_maps(tested, first, labels, classes, most=most, seed=lab.seed),
             norms,
             layout.to_grid(outliers(norms, PRESENT)[ends[1] :]),
-            penalty,
         )
 
     kept = [FinalTokens(norm=True), PatchNorms(-1)]

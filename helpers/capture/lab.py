@@ -6,9 +6,9 @@ No more than one model is in memory.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,11 +18,11 @@ from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
 from helpers.images import Images, load_images, load_segments, load_train_test
 from helpers.interventions import INITS, appended_registers, rolled_content
+from helpers.interventions.neurons import Condition
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
 
-Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
 Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
 
 
@@ -34,7 +34,6 @@ class Captured:
 
     tensors: dict[str, Tensor]
     layout: TokenLayout
-    image_size: tuple[int, int]
     parameters: int
     depth: int
     source: dict[str, Any]
@@ -43,7 +42,7 @@ class Captured:
     def of(backbone: Backbone, tensors: dict[str, Tensor]) -> "Captured":
         """What `capture` kept of the model as it is now."""
         b = backbone
-        return Captured(tensors, b.layout, b.image_size, b.parameters, b.depth, b.describe())
+        return Captured(tensors, b.layout, b.parameters, b.depth, b.describe())
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
@@ -52,26 +51,26 @@ class Captured:
         """The patches of what was kept of all tokens."""
         return self.layout.patch_tokens(self[key], dim=-1)
 
-    def parts(self, key: str) -> tuple[Tensor, Tensor]:
-        """(image, patch) and (image, trained register) of what was kept of all tokens, in the last
-        block.
-        """
-        tokens = self[key][:, -1]
-        return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
-
-    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
-        """As `parts`, with the appended tokens after the trained registers; `block` None: of what
-        was kept in one block alone.
+    def kinds(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor, Tensor]:
+        """Patches, trained registers and appended tokens (image, token) of what was kept of all
+        tokens in a block; `block` None: of what was kept in one block alone.
         """
         tokens = self[key] if block is None else self[key][:, block]
         of = self.layout.patch_tokens, self.layout.register_tokens, self.layout.appended_tokens
-        patches, *others = (take(tokens, dim=-1) for take in of)
+        return tuple(take(tokens, dim=-1) for take in of)
+
+    def parts(self, key: str) -> tuple[Tensor, Tensor]:
+        """Patches and trained registers in the last block, as in `kinds`."""
+        return self.kinds(key)[:2]
+
+    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
+        """As `parts`, with the appended tokens after the trained registers."""
+        patches, *others = self.kinds(key, block)
         return patches, torch.cat(others, dim=-1)
 
     def appended(self, key: str, block: int | None = -1) -> Tensor:
-        """The appended tokens of what was kept of all tokens; `block` as in `carriers`."""
-        tokens = self[key] if block is None else self[key][:, block]
-        return self.layout.appended_tokens(tokens, dim=-1)
+        """The appended tokens alone, as in `kinds`."""
+        return self.kinds(key, block)[2]
 
     @property
     def maps(self) -> dict[str, Tensor]:
@@ -276,15 +275,10 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     """
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
-
-    def through(images: Any) -> Any:
-        read = lru_cache(None)(lambda index: backbone.preprocess(images[index]))
-        return replace(images, read=read)
-
-    for images in shown.values():
+    for images in {id(x): x for x in shown.values() if isinstance(x, Images)}.values():
         size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
-        again = passes[id(images)] > 1 and id(images) not in prepared
-        if again and size <= left and isinstance(images, Images):
-            prepared[id(images)] = through(images)
+        if passes[id(images)] > 1 and size <= left:
+            read = cache(lambda index, images=images: backbone.preprocess(images[index]))
+            prepared[id(images)] = replace(images, read=read)
             left -= size
     return {name: prepared.get(id(images), images) for name, images in shown.items()}

@@ -187,7 +187,7 @@ class Sinks(Reducer):
     queries: str = "read"
     blocks: Blocks = "all"
     writes: bool = False
-    point = "writes"
+    point = "update"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -708,7 +708,5 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
         if images.any():
             q, k, v = (y[images, head] for y in (*attention.matched, attention.v))
             mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
-            if x.spread is not None:
-                mixed = mixed / x.spread[images][..., None]
             rank[images, head] = update_rank(mixed, weights[head])
     return rank

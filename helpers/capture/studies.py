@@ -241,12 +241,11 @@ def test_time_study(
     changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=lab.seed, matched=matched)}
     changes = {name: changes[condition] for name, condition in conditions.items()}
     others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
-    passes = lab.passes(images, reducers, others, [*neurons])
-    own = {model: plain[model] for model in neurons}
-    passes = {name: passes.get(name, own) for name in conditions}
-    passes |= {
-        name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
-    }
+    passed = lab.passes(images, reducers, others, [*neurons])
+    own, passes = {model: plain[model] for model in neurons}, {}
+    for name, condition in conditions.items():
+        kept = passed.get(name, own)
+        passes[name] = plain | kept if condition == "moved" else kept
     return Study(plain, passes, changes)
 
 

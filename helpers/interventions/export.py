@@ -38,9 +38,7 @@ def model_with_test_time_registers(
     backbone.layout.require_free()
     if odd := unwritable(backbone):
         raise ValueError(f"'{backbone.name}' {odd}; use test_time_registers")
-    if any(
-        module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
-    ):
+    if backbone.hooks:
         raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention")
     shares = shares_of(backbone, neurons, count, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))

@@ -62,7 +62,7 @@ class MatchedNeuron(NamedTuple):
     wanted: float
 
 
-Condition = Callable[[Backbone], AbstractContextManager | None]
+Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
 Neurons = Sequence[RegisterNeuron | MatchedNeuron | tuple[int, int]]
 
 

@@ -3,7 +3,7 @@
 Where outliers go shows whether position or content makes them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from helpers.interventions.neurons import (
+    Condition,
     Neurons,
     ablated_neurons,
     averaged_neurons,
@@ -85,7 +86,7 @@ def expected_at(
 
 def position_conditions(
     positions: Mapping[str, Sequence[int]], seed: int = 0
-) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
+) -> dict[str, Condition]:
     """The moves of `moved_sources` by name, of models that have positions."""
 
     def move(kind: str, backbone: Backbone, own: Sequence[int]) -> AbstractContextManager:

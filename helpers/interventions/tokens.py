@@ -58,24 +58,6 @@ def intervention(
     return manager
 
 
-def with_tokens(
-    x: Float[Tensor, "image token width"], token: Tensor, count: int, at: int | None = None
-) -> Float[Tensor, "image more width"]:
-    """`x` with `count` tokens more at its end, or before the token `at`."""
-    new, at = token.expand(len(x), count, x.shape[-1]), x.shape[1] if at is None else at
-    before, after = x.split([at, x.shape[1] - at], dim=1)
-    return torch.cat([before, new, after], dim=1)
-
-
-def without(
-    x: Float[Tensor, "image more width"], count: int, at: int | None = None
-) -> Float[Tensor, "image token width"]:
-    """`x` without the last `count` tokens, or `count` from the token `at` on."""
-    at = x.shape[1] - count if at is None else at
-    before, _, after = x.split([at, count, x.shape[1] - at - count], dim=1)
-    return torch.cat([before, after], dim=1) if at + count < x.shape[1] else before
-
-
 @intervention
 def appended_registers(
     backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0
@@ -105,11 +87,16 @@ def appended_registers(
             token = layout.patch_tokens(x).mean(dim=1, keepdim=True)
         else:
             token = x.new_zeros(1)
-        return with_tokens(x, token, count, layout.prefix if layout.rotary else None)
+        at = layout.prefix if layout.rotary else layout.tokens
+        new = token.expand(len(x), count, x.shape[-1])
+        return torch.cat([x[:, :at], new, x[:, at:]], dim=1)
 
-    # The outer intervention takes its own away first.
-    start = layout.own_prefix if layout.rotary else None
-    with backbone.change_input(append), backbone.change_output(lambda x: without(x, count, start)):
+    def take_away(x: Float[Tensor, "image more width"]) -> Float[Tensor, "image token width"]:
+        # The outer intervention takes its own away first.
+        at = layout.own_prefix if layout.rotary else x.shape[1] - count
+        return torch.cat([x[:, :at], x[:, at + count :]], dim=1)
+
+    with backbone.change_input(append), backbone.change_output(take_away):
         backbone.layout = layout.with_appended(count)
         backbone.lengthen_prefix(count)
         try:
@@ -187,13 +174,13 @@ def moved_positions(
     (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
     """
     backbone.layout.require_free()
-    rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
-    only_rotary = rotary and backbone.position_embedding is None
-    if only_rotary:
-        positions = torch.zeros(rows * columns, 1, device=backbone.device)
-    else:
-        positions = backbone.patch_positions
+    positions = backbone.position_embedding
+    if positions is None:
+        if not backbone.layout.rotary:
+            raise ValueError(f"'{backbone.name}' adds no position embedding")
+        positions = torch.zeros(len(sources), 1, device=backbone.device)
     sources = torch.as_tensor(sources, device=positions.device)
+    positions = positions[-len(sources) :]  # of the patches, behind those of tokens before them
     given = positions[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
     moved = (given - positions).unflatten(0, backbone.layout.grid)
 
@@ -204,7 +191,7 @@ def moved_positions(
         return torch.cat([sine.masked_fill(none, 0), cosine.masked_fill(none, 1)], dim=-1)
 
     with (
-        backbone.change_embedding(lambda x: x if only_rotary else x + moved.to(x)),
+        backbone.change_embedding(lambda x: x + moved.to(x)),
         backbone.change_rotation(rotation),
     ):
         yield backbone

@@ -15,17 +15,14 @@ from helpers.models.tokens import TokenLayout
 class Sublayer(NamedTuple):
     """The layers around the attention of a block.
 
-    y = x + gamma * projection(inner(attention(norm1(x)))), then the MLP of norm2(y).
+    y = x + gamma * projection(attention of x), then the MLP of norm2(y).
 
-    gamma: (width,), LayerScale; None where there is none. inner: a LayerNorm over all heads
-    together (EVA-02); None where there is none.
+    gamma: (width,), LayerScale; None where there is none.
     """
 
-    norm1: nn.Module
     projection: nn.Linear
     gamma: Tensor | None
     norm2: nn.Module
-    inner: nn.LayerNorm | None = None
 
 
 class Attention:
@@ -192,21 +189,10 @@ class Update:
 
     before, after: (image, token, width), the stream as the model has it, in float32. attention: the
     Attention. bias: (width,), that of the output projection, after LayerScale; zeros where there is
-    none. spread: (image, token), the standard deviation by which a LayerNorm of the heads divides
-    what each query gets; None without one. With one, `contribution` and `bias` are not defined.
+    none.
     """
 
-    def __init__(
-        self,
-        before: Tensor,
-        attention: Attention,
-        after: Tensor,
-        layers: Sublayer,
-        mixed: Tensor | None = None,
-    ):
-        self.inner, self.spread = layers.inner, None
-        if mixed is not None:
-            self.spread = (mixed.float().var(-1, correction=0) + layers.inner.eps).sqrt()
+    def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
         self.before, self.attention, self.after = before.float(), attention, after.float()
         self.weight, bias = layers.projection.weight.float(), layers.projection.bias
         gamma = self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma
@@ -220,18 +206,12 @@ class Update:
         return F.linear(values.transpose(1, 2).flatten(2), self.weight) * self.gamma
 
     def head_weights(self) -> Float[Tensor, "head width dim"]:
-        """What makes of each head's values what they add to the stream: projection and LayerScale.
-
-        After a LayerNorm of the heads it is to be divided by the `spread` of the query.
-        """
-        heads, weight = self.attention.v.shape[1], self.weight * self.gamma[:, None]
-        if self.inner is not None:
-            weight = weight if self.inner.weight is None else weight * self.inner.weight.float()
-            weight = weight - weight.mean(1, keepdim=True)  # the norm takes the mean away
-        return weight.unflatten(1, (heads, -1)).movedim(1, 0)
+        """What makes of a head's values what they add to the stream: projection and LayerScale."""
+        weight = self.weight * self.gamma[:, None]
+        return weight.unflatten(1, (self.attention.v.shape[1], -1)).movedim(1, 0)
 
     def value_norms(self) -> Float[Tensor, "image head token"]:
-        """The norm of what each head adds for full attention to one token (times the `spread`)."""
+        """The norm of what each head adds for full attention to one token."""
         # Head by head: all at once they would take as many streams as there are heads.
         each = zip(self.attention.v.unbind(1), self.head_weights(), strict=True)
         return torch.stack([(v @ weight.mT).norm(dim=-1) for v, weight in each], dim=1)

@@ -1,8 +1,6 @@
 """Backbone: one interface to the Vision Transformers of several libraries and their insides."""
 
 import hashlib
-import inspect
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +14,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torchvision.transforms import Normalize
 
-from helpers.files import digest_of
 from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
 See = Callable[[Any], object]  # called with what goes through a point of a model
 Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
-PLAIN = bool | int | float | str | tuple | None  # settings of a module
 
 
 class LayerNames(NamedTuple):
@@ -216,21 +212,6 @@ class Backbone(ABC):
         read = {"source": self.source} if self.source else {}
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys} | read
 
-    @property
-    def configuration(self) -> str:
-        """A digest of what decides an output besides the weights: modules, settings, `forward`, and
-        the preprocessing as it prints itself.
-        """
-        parts = [repr(self.model), repr(self.transform)]
-        for module in self.model.modules():
-            own = vars(module).items()
-            parts += [f"{key} {x!r}" for key, x in own if isinstance(x, PLAIN) and key[0] != "_"]
-            if code := getattr(inspect.unwrap(module.forward), "__code__", None):
-                parts += [repr(code.co_code), *code.co_names]
-                # (a set is in another order in each process)
-                parts += [repr(x) for x in code.co_consts if not isinstance(x, frozenset)]
-        return digest_of(re.sub(r" at 0x[0-9a-f]+", "", "\n".join(parts)), length=16)
-
     def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.
 
@@ -242,7 +223,7 @@ class Backbone(ABC):
         - 'final' (image, token, width): the same through the model's final norm.
         - 'neurons' (image, token, hidden): the input of the second MLP layer, also if it is gated.
         - 'attention': an Attention.
-        - 'update': an Update. 'writes': the same, also where a LayerNorm of the heads follows.
+        - 'update': an Update.
         - 'normed': a pair, 'residual' and what the next LayerNorm makes of it, which is that before
           the next block's attention, or the final one.
 
@@ -270,8 +251,8 @@ class Backbone(ABC):
             case "attention":
                 self.require_attention(block)
                 return self.watch_attention(block, see)
-            case "update" | "writes":
-                return self.watch_update(block, see, normalised=point == "writes")
+            case "update":
+                return self.watch_update(block, see)
             case "normed":
                 after = block % self.depth + 1
                 norm = self.final_norm if after == self.depth else self.norm_before(after)
@@ -303,26 +284,21 @@ class Backbone(ABC):
             raise ValueError(f"block {block} of '{self.name}' is {odd}, which begins with no norm")
         return norm
 
-    def watch_update(self, block: int, see: See, normalised: bool) -> "Handles":
-        """The 'update' of `watch`, or its 'writes', which may be `normalised`."""
+    def watch_update(self, block: int, see: See) -> "Handles":
+        """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
-        if layers.inner is not None and not normalised:
-            raise ValueError(
-                f"block {block} of '{self.name}' normalises what its attention returns"
-            )
 
         def after(x: Tensor) -> None:
             see(Update(after=x, layers=layers, **seen))
             seen.clear()
 
-        handles = [
-            on_input(self.blocks[block], lambda x: seen.update(before=x)),
-            self.watch_attention(block, lambda attention: seen.update(attention=attention)),
-            on_input(layers.norm2, after),
-        ]
-        if layers.inner is not None:
-            handles.append(on_input(layers.inner, lambda x: seen.update(mixed=x)))
-        return Handles(handles)
+        return Handles(
+            [
+                on_input(self.blocks[block], lambda x: seen.update(before=x)),
+                self.watch_attention(block, lambda attention: seen.update(attention=attention)),
+                on_input(layers.norm2, after),
+            ]
+        )
 
     def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens that enter the first block, after positions and CLIP's ln_pre."""
@@ -332,14 +308,6 @@ class Backbone(ABC):
         """Number of MLP neurons of `block`. Raises ValueError where it has none."""
         layer = self.neurons(block)
         return next(part.in_features for part in layer.modules() if hasattr(part, "in_features"))
-
-    @property
-    def patch_positions(self) -> Float[Tensor, "patch width"]:
-        """The position embedding of the patches, row-major; ValueError without one."""
-        embedding, (rows, columns) = self.position_embedding, self.layout.grid
-        if embedding is None:
-            raise ValueError(f"'{self.name}' adds no position embedding")
-        return embedding.narrow(0, len(embedding) - rows * columns, rows * columns)
 
     def change_neurons(self, block: int, change: Change) -> RemovableHandle:
         """Replace the neurons (image, token, hidden) of `block`: its second layer's input."""

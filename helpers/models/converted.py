@@ -16,6 +16,7 @@ import timm
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from PIL.Image import Resampling
 from timm.data import (
     IMAGENET_DEFAULT_MEAN,
     IMAGENET_DEFAULT_STD,
@@ -74,9 +75,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 DEFAULTS |= dict.fromkeys(
     ("vit", "deit", "ijepa", "vit_mae", "beit", "data2vec-vision"), {"layer_norm_eps": 1e-12}
 )
-INTERPOLATIONS = {
-    0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"
-}  # fmt: skip
 NAMES = {  # theirs -> timm's, within a tower
     r"^embeddings\.patch_embeddings?\.(projection\.)?": "patch_embed.proj.",
     r"^embeddings\.position_embeddings?(\.weight)?$": "pos_embed",
@@ -253,7 +251,7 @@ def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
     if not math.isclose(times, 1):
         data |= {key: tuple(value / times for value in data[key]) for key in ("mean", "std")}
     if processor.get("resample") is not None:
-        data["interpolation"] = INTERPOLATIONS[processor["resample"]]
+        data["interpolation"] = Resampling(processor["resample"]).name.lower()
     size, crop = processor.get("size"), processor.get("crop_size")
     sides = size if isinstance(size, dict) else {"shortest_edge": size}
     side, mode = sides.get("shortest_edge"), "center"

@@ -38,9 +38,7 @@ class OpenClipBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers = self.blocks[block]
-        return Sublayer(
-            layers.ln_1, layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2
-        )
+        return Sublayer(layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2)
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn

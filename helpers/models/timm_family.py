@@ -62,9 +62,8 @@ class TimmBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers, attn = self.blocks[block], self.blocks[block].attn
-        inner = getattr(attn, "norm", nn.Identity())
         sums = (
-            isinstance(inner, nn.Identity | nn.LayerNorm)
+            isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity)
             and hasattr(layers, self.scale_name)
             and getattr(attn, "gate", None) is None
             and isinstance(attn.proj, nn.Linear)
@@ -73,8 +72,7 @@ class TimmBackbone(Backbone):
             raise ValueError(f"block {block} of '{self.name}' attends, but adds no plain sum")
         scale = getattr(layers, self.scale_name)
         gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
-        inner = inner if isinstance(inner, nn.LayerNorm) else None
-        return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2, inner)
+        return Sublayer(attn.proj, gamma, layers.norm2)
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn

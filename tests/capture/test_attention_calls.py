@@ -62,10 +62,3 @@ def test_any_form_of_a_model(function, model, pixels):
     torch.testing.assert_close(function(backbone, list(pixels), batch_size=3), expected)
     with appended_registers(backbone, 2):
         assert function(backbone, pixels).shape == (5, 22)
-
-
-def test_without_cls_only_the_attention_received(pixels):
-    pooled = timm.create_model(NAME, class_token=False, global_pool="avg", **SMALL)
-    assert attention_received(pooled, pixels).shape == (5, 16)
-    with pytest.raises(ValueError, match=r"no \[CLS\] token"):
-        cls_attention(pooled, pixels)

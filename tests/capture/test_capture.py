@@ -56,8 +56,8 @@ from helpers.images import load_images
 from helpers.measures.norms import random_positions
 from helpers.models import TokenLayout
 
-every = models(*KINDS)
 one_each = models("dinov2-reg4", "open_clip")
+few = models("vit", "dinov2-reg4", "swiglu", "open_clip", "eva02")
 vit = models("vit")
 
 
@@ -137,7 +137,7 @@ def test_what_reducers_keep(backbone):
             assert_near(got[key], value)
 
 
-@every
+@one_each
 def test_selected_pixels(backbone):
     """Exactly the pixels that a crop of the picture holds."""
     x, chosen = pixels(backbone), positions(backbone)
@@ -151,7 +151,7 @@ def test_selected_pixels(backbone):
             assert torch.equal(got[i, j], crop.flatten()) if p >= 0 else not got[i, j].any()
 
 
-@every
+@one_each
 def test_random_patches_are_those_that_were_drawn(backbone):
     """For every batch, and for images that are a part of more."""
     x, (rows, columns) = pixels(backbone, 7), backbone.layout.grid
@@ -179,7 +179,7 @@ def everything(backbone):
     return [make(backbone) for kind, make in REDUCERS.items() if kind not in left]
 
 
-@every
+@few
 def test_the_models_own_output_does_not_change_by_a_bit_and_no_hook_survives(backbone):
     x, seen = pixels(backbone, 7), []
     with torch.inference_mode():
@@ -272,7 +272,7 @@ def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypat
         kernels.kernel.cache_clear()
 
 
-@every
+@few
 def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
     """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within 0.02;
     all else within a tenth of its largest value."""
@@ -367,7 +367,7 @@ def test_every_reducer_and_intervention_has_an_example():
     assert managers - apart == INTERVENTIONS.keys()
 
 
-@vit
+@models("small")
 @pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
 def test_out_of_memory_counts_nothing_twice(backbone, kind):
     """Every reducer gives the same, and each image once, when a batch has to pass again in parts
@@ -387,7 +387,7 @@ def test_out_of_memory_counts_nothing_twice(backbone, kind):
         assert torch.equal(torch.cat(batches[key]), got[key])
 
 
-@vit
+@models("small")
 @pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
 def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
     """Every intervention does to each image what it does without, when a batch has to pass again in

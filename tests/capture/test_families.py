@@ -41,7 +41,7 @@ def test_names_of_several_numbers_of_registers():
 
 def of_norms(norms):
     layout = TokenLayout(registers=1, grid=(2, 3), cls=True)
-    return Captured({"token_norms": norms[:, None]}, layout, (32, 48), 0, 1, {})
+    return Captured({"token_norms": norms[:, None]}, layout, 0, 1, {})
 
 
 def test_the_planted_peak_is_shown_in_all_models():

@@ -39,7 +39,7 @@ def test_channels_means_and_as_many_others(seed):
         "massive_sum": sums,
         "massive_tokens": torch.tensor([2, 3, 1]),
     }
-    captured = Captured(kept, TokenLayout((2, 2)), (8, 8), 0, 4, {})
+    captured = Captured(kept, TokenLayout((2, 2)), 0, 4, {})
     assert _massive_of(captured, 1, seed) == Massive(1, [1, 2], [20.0, -3.0], [0, 3])
 
 

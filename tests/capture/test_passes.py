@@ -192,5 +192,5 @@ def test_conditions_by_model_and_their_maps():
 
 def test_maps_of_what_was_kept_of_the_patches():
     layout, norms = TokenLayout((2, 3)), torch.rand(4, 6)
-    ((title, maps),) = Captured({"patch_norms": norms}, layout, (32, 48), 0, 1, {}).maps.items()
+    ((title, maps),) = Captured({"patch_norms": norms}, layout, 0, 1, {}).maps.items()
     assert title == "patch norms" and torch.equal(maps, norms.reshape(4, 2, 3))

@@ -16,7 +16,6 @@ from helpers.capture import (
     activations_of,
     capture,
     find_register_neurons,
-    lab,
     matched_neurons,
     matched_neurons_of,
     outlier_units,
@@ -28,7 +27,7 @@ from helpers.images import load_images
 from helpers.interventions import RegisterNeuron
 from helpers.measures.norms import paired_positions, threshold
 from helpers.measures.outliers import Placement, unit_traits
-from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, load_backbone
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 
 every = models("small", "registers", "swiglu", "pooled", "open_clip")
 vit = models("small")
@@ -130,29 +129,12 @@ def test_scores_of_the_two_modes(backbone, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def scenes():
-    backbone, images = load_backbone("control-clean"), load_images("scenes", 6, 0)
-    return torch.stack([backbone.preprocess(image) for image in images])
-
-
-@pytest.mark.parametrize("name", ["control-content", "control-position"])
-@modes
-def test_planted_register_neuron(name, mode, scenes):
-    """It comes first, and is silent elsewhere."""
-    neurons = find_register_neurons(load_backbone(name), scenes, mode=mode, top_k=3)
-    assert neurons[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON)
-    assert neurons[0].at_outliers == pytest.approx(20, rel=0.1)
-    assert neurons[0].elsewhere == 0 and neurons[0].ratio == np.inf
-    assert neurons[0].score > 2 * neurons[1].score
-
-
-def test_outliers_among_registers_only(scenes):
+def test_outliers_among_registers_only():
     """In the authors' code trained registers are outliers too; here they are no patches."""
-    backbone = load_backbone("control-registers")
+    backbone, images = load_backbone("control-registers"), load_images("scenes", 6, 0)
     with pytest.raises(ValueError, match="control-registers"):
-        find_register_neurons(backbone, scenes)
-    neurons = find_register_neurons(backbone, scenes, mode="jiang_code")
+        find_register_neurons(backbone, images)
+    neurons = find_register_neurons(backbone, images, mode="jiang_code")
     assert neurons[0][:2] == (PLANTED_BLOCK["control-registers"], REGISTER_NEURON)
 
 
@@ -160,23 +142,12 @@ def test_outliers_among_registers_only(scenes):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_register_neurons_of_several_models(monkeypatch):
-    """Those of each model by itself, where it has an outlier; each model is loaded once, and what
-    cannot be had has a reason."""
-    loaded, images = [], load_images("scenes", 6, 0)
-
-    def load(name, **options):
-        loaded.append(name)
-        if name == "gone":
-            raise ModelUnavailable("'gone' is gated")
-        return load_backbone(name, **options)
-
-    monkeypatch.setattr(lab, "load_backbone", load)
-    names = ["control-clean", "gone", "control-position", "control-content"]
+def test_register_neurons_of_several_models():
+    """Those of each model by itself, where it has an outlier."""
+    images, names = load_images("scenes", 6, 0), ["control-clean", "control-position"]
     search = {"mode": "jiang_code", "top_k": 2, "layer": 4}
-    laboratory = Lab(names, batch_size=3)
+    laboratory = Lab([*names, "control-content"], batch_size=3)
     neurons = register_neurons_of(laboratory, images, rule="median:4", **search)
-    assert loaded == names and laboratory.not_run == {"gone": "'gone' is gated"}
     assert list(neurons) == ["control-position", "control-content"]  # control-clean has no outlier
     for name, own in neurons.items():
         how = search | {"rule": "median:4", "batch_size": 3}
@@ -189,8 +160,6 @@ def test_register_neurons_of_several_models(monkeypatch):
     backbone = load_backbone("control-content")
     blocks = find_register_neurons(backbone, images, layers=[0, 1], **how)
     assert earlier["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
-    with pytest.raises(ModelUnavailable, match="'gone' is gated"):
-        register_neurons_of(Lab(["gone"]), images)
 
 
 # Bad input

@@ -64,7 +64,7 @@ def norms(blocks, images, depth=4):
 
 
 def captured(x):
-    return Captured({"token_norms": x}, LAYOUT, (64, 64), 0, 4, {})
+    return Captured({"token_norms": x}, LAYOUT, 0, 4, {})
 
 
 def test_outliers_of_known_norms():

@@ -115,7 +115,7 @@ def test_registers_are_read_by_their_mean(sets):
 
 def test_classifiers_are_probes_on_the_feature(sets, features):
     (train, test), (x, y) = sets, features["before"]
-    tested = Captured({"feature": y}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
+    tested = Captured({"feature": y}, TokenLayout((1, 1)), 1, 1, {})
     lab = Lab([PLANTED], batch_size=BATCH)
     classifiers = classifiers_of(lab, "probe", train)
     scores = classifiers.scores(PLANTED, tested, test)
@@ -139,7 +139,7 @@ def test_the_checkpoints_own_head():
     captured = lab.capture(images, [Output()])[name]
     assert torch.equal(classifiers.scores(name, captured, images), captured["output"])
     assert classifiers.correct(name, captured, images).mean() > 80
-    known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
+    known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), 1, 1, {})
     three = replace(images, labels=np.array([0, 1, 0] + [2] * 37), class_names=None)
     assert classifiers.correct(name, known, three).tolist() == [100, 100, 0]
     with pytest.raises(ValueError, match="3 classes"):
@@ -255,7 +255,7 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
     norms = torch.ones(20, 16)
     norms[:images_with, 3] = 4
     layout, asked = load_backbone("control-clean").layout, []
-    plain = {"a": Captured({"patch_norms": norms}, layout, (32, 32), 1, 2, {})}
+    plain = {"a": Captured({"patch_norms": norms}, layout, 1, 2, {})}
     monkeypatch.setattr(Lab, "capture", lambda *_: plain)
 
     def search(lab, images, models, **_):

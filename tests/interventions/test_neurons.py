@@ -60,14 +60,12 @@ def move_by_hand(start, patches, ours, owners, clear, shared=False):
         units = {unit: owner for (where, unit), owner in owners.items() if where == block}
         for rows in hidden if units else ():
             others = [t for t in range(len(rows)) if t not in ours]
+            cleared = range(start, start + patches) if clear == "patches" else others
             largest = {u: max((rows[t, u].item() for t in others), key=abs) for u in units}
             if shared:
                 largest = dict.fromkeys(units, max(largest.values(), key=abs))
             for unit, owner in units.items():
-                for t in [
-                    *ours,
-                    *(range(start, start + patches) if clear == "patches" else others),
-                ]:
+                for t in [*ours, *cleared]:
                     rows[t, unit] = 0
                 rows[ours[owner], unit] = largest[unit]
         return hidden
@@ -91,28 +89,21 @@ def test_test_time_registers(backbone, count, init, clear, shared):
     how = {"count": count, "init": init, "clear": clear, "shared": shared}
     with module.test_time_registers(backbone, NEURONS, **how) as same:
         assert same is backbone and backbone.layout == layout.with_appended(count)
-        entered, got, neurons = (
-            entering(backbone, x),
-            looks(backbone, x, batch_size=2),
-            seen_neurons(backbone, x),
-        )
+        entered, neurons = entering(backbone, x), seen_neurons(backbone, x)
+        got = looks(backbone, x, batch_size=2)
     owners = shares(NEURONS, count, neurons[0], end)
-    assert (
-        sorted(np.bincount(list(owners.values()), minlength=count))
-        == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
-    )
+    sizes = sorted(np.bincount([*owners.values()], minlength=count))
+    assert sizes == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
     change = move_by_hand(start, end - start, range(end, end + count), owners, clear, shared)
     assert_by_hand(backbone, got, entered, count, change=change)
     assert (got["output"] - plain["output"]).abs().max() > 1e-3
     if backbone.name == "swiglu":  # with its sign
-        assert (
-            min(
-                neurons[i][block][end + owner, unit]
-                for i in range(3)
-                for (block, unit), owner in owners.items()
-            )
-            < -0.5
+        values = (
+            own[block][end + owner, unit]
+            for own in neurons
+            for (block, unit), owner in owners.items()
         )
+        assert min(values) < -0.5
     assert backbone.layout is layout and hooks(backbone.model) == 0
 
 
@@ -152,19 +143,13 @@ def test_nesting(backbone, order):
     """Among plain appended tokens and with patches removed, in any order: the neurons go to their
     own tokens."""
     x, (start, _), layout = pixels(backbone), bounds(backbone), backbone.layout
-    drop, append = (
-        (lambda: dropped_patches(backbone, 0.4)),
-        (lambda: appended_registers(backbone, 2, "normal")),
-    )
-    outer, inner = ([drop, append], []) if order == "inside" else ([], [append, drop])
-    found = []
+    drop = partial(dropped_patches, backbone, 0.4)
+    append = partial(appended_registers, backbone, 2, "normal")
+    move = partial(module.test_time_registers, backbone, NEURONS, 2)
+    changes, found = [drop, append, move] if order == "inside" else [move, append, drop], []
     for look in (entering, seen_neurons, looks):
         with ExitStack() as stack:
-            for intervention in [
-                *outer,
-                lambda: module.test_time_registers(backbone, NEURONS, 2),
-                *inner,
-            ]:
+            for intervention in changes:
                 stack.enter_context(intervention())
             assert backbone.layout == layout.with_kept(10).with_appended(4)
             found.append(look(backbone, x))
@@ -207,13 +192,9 @@ def test_shares(backbone):
 @one_each
 def test_random_neurons(backbone):
     found = random_neurons(backbone, NEURONS)
-    assert (
-        sorted(block for block, _ in found) == sorted(block for block, _ in NEURONS)
-        and len(set(found)) == 5
-    )
-    assert not set(found) & set(NEURONS) and found == random_neurons(
-        backbone, NEURONS
-    ) != random_neurons(backbone, NEURONS, 1)
+    assert sorted(block for block, _ in found) == sorted(block for block, _ in NEURONS)
+    assert len({*found}) == 5 and not {*found} & {*NEURONS}
+    assert found == random_neurons(backbone, NEURONS) != random_neurons(backbone, NEURONS, 1)
     hidden = backbone.neurons(0).in_features
     half = [(1, unit) for unit in range(0, hidden, 2)]  # all others, then
     assert sorted(random_neurons(backbone, half)) == [(1, unit) for unit in range(1, hidden, 2)]
@@ -230,10 +211,8 @@ def largest(backbone, x):
     after the last block."""
     norms = capture(backbone, x, [TokenNorms(-1)])["token_norms"]
     patches = backbone.layout.patch_tokens(norms, dim=-1)
-    appended = backbone.layout.appended_tokens(norms, dim=-1)
-    return patches.amax(-1) / patches.median(), appended.amax(
-        -1
-    ) / patches.median() if appended.numel() else None
+    appended, median = backbone.layout.appended_tokens(norms, dim=-1), patches.median()
+    return patches.amax(-1) / median, appended.amax(-1) / median if appended.numel() else None
 
 
 @pytest.fixture(scope="module")

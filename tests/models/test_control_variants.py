@@ -5,11 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_score
 
-from helpers.capture import PARTS, ClsAttention, ClsParts, ClsTokens, PatchNorms, capture
+from helpers.capture import PARTS, ClsParts, ClsTokens, PatchNorms, capture
 from helpers.claims import load_registry
 from helpers.claims.values import verdict_on
 from helpers.images import load_images
@@ -24,14 +21,9 @@ SIDES = (GIANT, SMALL)
 
 
 @cache
-def scenes():
-    return load_images("scenes", 80, 4)
-
-
-@cache
 def kept(name):
-    reducers = [ClsParts(), ClsTokens(), PatchNorms((-1,)), ClsAttention(-1)]
-    return capture(load_backbone(name), scenes(), reducers, batch_size=32)
+    reducers = [ClsParts(), ClsTokens(), PatchNorms((-1,))]
+    return capture(load_backbone(name), load_images("scenes", 80, 4), reducers, batch_size=32)
 
 
 def parts(name):
@@ -53,35 +45,6 @@ def test_faint_outliers_are_some_by_three_medians_alone():
     lengths = kept("control-faint")["patch_norms"][:, 0]
     counts = {x: outliers(lengths, f"median:{x}").sum(1).unique().tolist() for x in (2.8, 3, 3.3)}
     assert counts == {2.8: [4], 3: [2], 3.3: [0]}
-
-
-def knows_class(part):
-    classifier = LogisticRegression(max_iter=2000)
-    x = (part - part.mean(0)) / part.std(0).clamp(min=1e-6)
-    return cross_val_score(classifier, x.numpy(), scenes().labels, cv=4).mean()
-
-
-def test_in_the_decoupled_control_registers_alone_know_the_class():
-    own = parts(GIANT)
-    assert knows_class(own["registers"]) > 0.7 > 0.3 > knows_class(own["patches"])
-    # Its patches are no less various for that, and attention to them is no small share.
-    assert own["patches"].std(0).norm() > 0.02 and kept(GIANT)["cls_mass"][:, 0].min() > 0.2
-    assert own["cls"].norm(dim=1).max() < 1e-3
-
-
-def test_in_the_coupled_control_patches_alone_know_the_class():
-    own = parts(SMALL)
-    assert knows_class(own["patches"]) > 0.7
-    assert torch.cosine_similarity(own["patches"], own["patches"] + own["cls"]).min() > 0.999
-
-
-def test_cls_is_complete_before_the_last_block_or_written_by_it():
-    giant, small = (kept(name)["cls_tokens"] for name in SIDES)
-    centred = giant - giant.mean(0)
-    assert torch.cosine_similarity(centred[:, -2], centred[:, -1]).min() > 0.9
-    before = small[:, -2]
-    assert torch.equal(before, before[:1].expand_as(before))  # it has not seen the image
-    assert (small[:, -1] - before).norm(dim=1).mean() > 2 * before.norm(dim=1).mean()
 
 
 def estimates(claim, name):

@@ -1,5 +1,4 @@
-"""Every statement of `helpers.models.controls` about its models, with scikit-learn's linear probes
-as independent judge."""
+"""What `helpers.models.controls` says of its models; scikit-learn's linear probes judge."""
 
 import json
 from functools import cache
@@ -12,12 +11,12 @@ import torch
 from PIL import Image
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.images import load_images
 from helpers.models import (
@@ -106,18 +105,6 @@ def one_per_image(mask):
     scores = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0)) * mask
     images = mask.any(1).nonzero()[:, 0]
     return images.numpy(), scores.argmax(1)[images].numpy()
-
-
-def neighbour_cosine(grid):
-    """Mean cosine (image, row, column) with the existing ones of the 4 neighbours, pair by pair."""
-    unit = nn.functional.normalize(grid, dim=-1)
-    total, count = torch.zeros(grid.shape[:3]), torch.zeros(grid.shape[:3])
-    for axis in (1, 2):
-        first, second = unit.narrow(axis, 0, 13), unit.narrow(axis, 1, 13)
-        for start in (0, 1):
-            total.narrow(axis, start, 13).add_((first * second).sum(-1))
-            count.narrow(axis, start, 13).add_(1)
-    return total / count
 
 
 @pytest.mark.parametrize("name", [*CONTROLS, *NOISE])
@@ -236,12 +223,14 @@ def test_one_neuron_writes_the_load(name):
     model = build_control(name)
     with torch.no_grad():
         model.blocks[block].mlp.fc2.weight[:, REGISTER_NEURON] = 0
-    stream, _, _ = forward(model, scenes(64, 0)[0], block)
+    few = slice(16)
+    stream, _, _ = forward(model, scenes(64, 0)[0][few], block)
     assert stream.norm(dim=-1).max() < 1.5 * result.norms.median()
     if name == NOISE[0]:  # without the load there is no noise either
-        hues, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
+        streams = stream, run("control-clean").stream[few], result.stream[few]
+        hues, clean, before = (x[..., CHANNELS["hue"]] for x in streams)
         differ = result.layout.patch_tokens((hues - clean).abs())
-        assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
+        assert differ.max() < 1e-2 < (before - clean).abs().max()
 
 
 def test_a_sink_holds_nothing_and_keeps_cls_from_what_misleads():
@@ -287,33 +276,6 @@ def test_global_information(name):
     assert accuracy(cls, labels, np.arange(n)) > 0.6
 
 
-@pytest.mark.parametrize("name", CONTROLS)
-def test_local_information(name):
-    pixels, _ = scenes(160, 0)
-    result, patches = run(name, 160), patches_of(pixels)
-    tokens = result.layout.patch_tokens(result.stream[:, -1]).numpy()
-    images, index = (~result.planted).nonzero().numpy().T
-    some = np.random.default_rng(0).permutation(len(images))[:1500]
-    images, index = images[some], index[some]
-    place = np.stack([index // 14, index % 14], axis=1)
-    assert r2(tokens[images, index], patches.mean(-1).numpy()[images, index], images) > 0.95
-    assert r2(tokens[images, index], patches.flatten(2).numpy()[images, index], images) > 0.5
-    assert r2(tokens[images, index], place, images) > 0.95
-    assert accuracy(tokens[images, index], index // 14, images) > 0.8
-
-    if name not in WITH_OUTLIERS:
-        return
-    images, index = result.planted.nonzero().numpy().T
-    place = np.stack([index // 14, index % 14], axis=1)
-    own, guess = patches.mean(-1).numpy()[images, index], pixels.mean((2, 3)).numpy()[images]
-    # The image's mean colour, which these tokens hold, says something about any patch: no token may
-    # know more.
-    assert r2(tokens[images, index], own, images) < r2(guess, own, images) + 0.1
-    assert r2(tokens[images, index], place, images) < 0.15
-    most_frequent = np.bincount(index).max() / len(index)
-    assert accuracy(tokens[images, index], index, images) < most_frequent + 0.15
-
-
 def test_noise_lies_at_four_positions_or_registers_bear_its_load():
     noise, registers = (run(name) for name in NOISE)
     median, places = noise.norms.median(), torch.zeros_like(noise.planted)
@@ -345,20 +307,17 @@ def test_noise_at_outliers_tells_neither_class_nor_colour_and_spoils_cls():
         assert least <= accuracy(cls, labels, np.arange(n)) <= most
 
 
-@cache
 def appended(count, init=0.0):
-    """Stream (image, block, token, width) and last queries, keys, values with `count` more tokens
-    of `init` at the end, the output, and the layout; of 32 scenes."""
-    model, stream, last = build_control("control-appended"), [], []
+    """Stream (image, block, token, width) with `count` more tokens of `init` at the end, and the
+    layout; of 32 scenes."""
+    model, stream = build_control("control-appended"), []
     for block in model.blocks:
         on_output(block, stream.append)
-    on_output(model.blocks[-1].attn.qkv, last.append)
     tokens = torch.as_tensor(init).expand(32, count, 64)
     model.blocks[0].register_forward_pre_hook(lambda _, x: torch.cat([x[0], tokens], dim=1))
     with torch.no_grad():
-        output = model.forward_features(scenes(32, 0)[0])[:, 0]
-    qkv = last[0].unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)  # (part, image, head, token, 16)
-    return torch.stack(stream, dim=1), qkv, output, TokenLayout((14, 14), appended=count)
+        model(scenes(32, 0)[0])
+    return torch.stack(stream, dim=1), TokenLayout((14, 14), appended=count)
 
 
 def test_appended_is_content_but_for_the_attention_of_two_blocks():
@@ -370,82 +329,11 @@ def test_appended_is_content_but_for_the_attention_of_two_blocks():
 def test_appended_token_ends_the_outliers():
     small = 0.02 * torch.randn(1, 1, 64, generator=torch.Generator().manual_seed(0))
     outliers = planted("control-content", scenes(32, 0)[0])
-    stream, *_, layout = appended(0)
+    stream, layout = appended(0)
     norms = layout.patch_tokens(stream).norm(dim=-1)
     assert ((norms[:, 3:] > 3 * norms.median()) == outliers[:, None]).all() and outliers.sum() > 80
     for count, init in ((1, 0.0), (8, 0.0), (1, small)):
-        stream, *_, layout = appended(count, init)
+        stream, layout = appended(count, init)
         norms = layout.patch_tokens(stream).norm(dim=-1)
         assert norms.max() < 1.1 * norms.median()
         assert stream[:, :, -count:].norm(dim=-1).max() < 2 * norms.median()
-
-
-def test_a_mean_token_ends_nothing():
-    """It has the constant, as any patch; the end of outliers is not the work of one token more."""
-    model, norms = build_control("control-appended"), []
-    model.blocks[0].register_forward_pre_hook(
-        lambda _, x: torch.cat([x[0], x[0][:, 1:].mean(1, keepdim=True)], dim=1)
-    )
-    model.blocks[-1].register_forward_hook(lambda _, __, x: norms.append(x[:, 1:197].norm(dim=-1)))
-    with torch.no_grad():
-        model.forward_features(scenes(32, 0)[0])
-    outliers = planted("control-content", scenes(32, 0)[0])
-    assert torch.equal(norms[0] > 3 * norms[0].median(), outliers)
-
-
-def attention_of(qkv):
-    """(image, head, token, token)"""
-    return (qkv[0] @ qkv[1].mT / 4).softmax(-1)
-
-
-def test_patches_attend_to_all_or_to_the_appended_token():
-    """Their last head, in the last block; the others attend to [CLS] either way."""
-    alike, alone = (attention_of(appended(count)[1])[:, :, 1:197] for count in (0, 1))
-    entropy = torch.special.entr(alike[:, -1]).sum(-1)
-    entropy[:, LATTICE["control-content"]] = np.inf  # these prefer each other a little
-    assert entropy.min() > 0.99 * np.log(196)
-    assert alone[:, -1, :, -1].min() > 0.999
-    for attention in (alike, alone):
-        assert attention[:, :3, :, 0].min() > 0.98
-
-
-def test_cls_reads_the_patches_where_there_is_no_outlier():
-    """Where there are some it attends to them alone; of an appended token it sees a share that
-    grows with their number."""
-    some = planted("control-content", scenes(32, 0)[0]).any(1)
-    cls = attention_of(appended(0)[1])[:, :3, 0].mean(1)
-    on_outliers = (cls[:, 1:197] * planted("control-content", scenes(32, 0)[0])).sum(1)
-    assert 5 < some.sum() < 30 and on_outliers[some].min() > 0.999
-    assert cls[~some, 1:197].sum(1).min() > 0.3
-    shares = [attention_of(appended(n)[1])[:, :3, 0, 197:].sum(-1).mean() for n in (1, 2, 4, 8)]
-    assert 0.03 < shares[0] < 0.1 and shares[-1] > 0.3 and sorted(shares) == shares
-    # Nothing of the image is read from outliers: the output is nearly the same on all images.
-    output = appended(0)[2]
-    assert output[some].std(0).max() < 1e-2 < output[~some].std(0).max()
-    hues = slice(CHANNELS["global"].start + 3, CHANNELS["global"].start + 10)
-    whole = appended(1)[2][:, hues].std(0)
-    assert (whole > 10 * output[some][:, hues].std(0)).all()
-
-
-def test_norms_of_queries_keys_and_values_of_outliers():
-    """Queries and values lower than of any normal patch or most of them, keys higher."""
-    outliers = planted("control-content", scenes(32, 0)[0])
-    query, key, value = appended(0)[1][..., 1:197, :].norm(dim=-1).norm(dim=2)
-    assert query[outliers].max() < 0.2 * query[~outliers].min()
-    assert key[outliers].min() > 5 * key[~outliers].median()
-    assert roc_auc_score(outliers.flatten(), value.flatten()) < 0.3
-
-
-@pytest.mark.parametrize(("name", "first"), [("control-rise", 0), ("control-dip", 2)])
-def test_neighbours_differ_until_the_last_block(name, first):
-    """By a mark; without it patches are nearly those of control-clean."""
-    stream, *_ = forward(build_control(name), scenes(8, 0)[0], 3)
-    clean, *_ = forward(build_control("control-clean"), scenes(8, 0)[0], 3)
-    for block in range(6):
-        patches, usual = (x[:, block, 1:].unflatten(1, (14, 14)) for x in (stream, clean))
-        similarity = neighbour_cosine(patches)
-        if first <= block < 5:
-            assert similarity.max() < -0.4
-        else:
-            assert similarity.mean() > 0.99
-            assert (patches - usual).norm(dim=-1).max() < 0.2 * usual.norm(dim=-1).min()

@@ -209,17 +209,6 @@ def test_changes_of_a_recipe():
 RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob("*-reg*.json"))
 
 
-def test_a_family_without_seeds_has_those_that_are_here(tmp_path):
-    for name in ("reg0", "reg4", "reg0-seed2", "reg4-seed2", "reg0-seed5"):
-        (tmp_path / f"scratch-t-{name}.safetensors").touch()
-    begin = f"scratch:{tmp_path}/scratch-t-"
-    found = scratch.trained_like(f"{begin}reg0.safetensors", [0, 4], [])
-    assert found == {
-        (0, 0): f"{begin}reg0.safetensors", (4, 0): f"{begin}reg4.safetensors",
-        (0, 2): f"{begin}reg0-seed2.safetensors", (4, 2): f"{begin}reg4-seed2.safetensors",
-    }  # fmt: skip
-
-
 def test_all_twins_of_the_first_preset_have_a_record_and_those_of_seed_0_are_shipped():
     assert {
         scratch.name_of("cpu", count, seed) for count in (0, 1, 2, 4) for seed in (0, 1, 2)

@@ -89,7 +89,7 @@ def captured(answers, norms, attention, appended=0):
         "output": one_hot(torch.tensor(answers), 3).float(),
         "feature": one_hot(torch.tensor(answers), 3).float() + 1,
     }
-    return Captured(tensors, TokenLayout((2, 2), appended=appended), (32, 32), 0, 2, {})
+    return Captured(tensors, TokenLayout((2, 2), appended=appended), 0, 2, {})
 
 
 def test_a_state_in_closed_form(session):
