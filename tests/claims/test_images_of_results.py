@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.capture import Lab
-from helpers.claims import load_registry, values
+from helpers.claims import Value, load_registry, values
 from helpers.claims.project import Project
 from helpers.claims.result import IMAGES_SUFFIX
 from helpers.images import load_images
@@ -15,7 +15,7 @@ ROW = np.random.default_rng(2).random(20)
 
 
 def written(folder, estimates, dataset="scenes", images=(SCENES,)):
-    rows = [("m", name, dataset, one.per_image) for name, one in estimates.items()]
+    rows = [(Value(name, "m", dataset), one) for name, one in estimates.items()]
     values.write_per_image(folder, rows, images)
     return pd.read_parquet(folder / values.NAME)
 
