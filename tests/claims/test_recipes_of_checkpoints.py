@@ -5,11 +5,10 @@ the share of variance that groups explain against least squares, and planted rec
 import json
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import nbformat
 import numpy as np
 import pytest
 import timm
+from conftest import run_notebook
 
 from helpers.capture import Lab
 from helpers.claims import checkpoints, load_registry
@@ -66,14 +65,7 @@ def test_diagnoses_are_judged(tmp_path):
     }
     for name, planted in presence.items():
         diagnoses(tmp_path / name, models, planted)
-        names = {}
-        for cell in nbformat.read(ROOT / claim.notebook, 4).cells:
-            if cell.cell_type == "code":
-                exec(compile(cell.source, claim.id, "exec"), names)
-            if "parameters" in cell.metadata.get("tags", ()):
-                names.update(profile | {"census": str(tmp_path / name)})
-        plt.close("all")
-        result = names["result"]
+        result = run_notebook(claim, profile | {"census": str(tmp_path / name)})
         assert result.models == {"AugReg": "supported" if name == "by-recipe" else "refuted"}
         assert [*result.not_run] == [nowhere] and len(result.sources) == 2
         assert {value.dataset for value in result.values} == {"data:imagenet-1per-class/validation"}
