@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,26 +16,16 @@ from helpers.claims.notebook import MIME
 from helpers.claims.result import Result, judge
 from helpers.claims.values import Values, verdict_on
 from helpers.measures.stats import FEWEST as STATISTICS
-from helpers.measures.stats import Estimate, over_images, share
+from helpers.measures.stats import Estimate, over_images, over_seeds, share
 
 PAPER = Paper("beyond", "beyond", "Beyond the papers", "us", None, None, None, {}, [])
 
 
-@pytest.fixture(scope="module")
-def registry():
-    return load_registry()
-
-
-def claim_with(**criterion) -> Claim:
+def claim_with(quantifier="all", **kinds) -> Claim:
     """A claim with the given criterion and nothing else of interest."""
-    tests = {
-        key: tuple(Test(*test) for test in criterion.pop(key, ()))
-        for key in ("tests", "applies", "needs")
-    }
-    judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
-    return Claim(
-        "xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test"
-    )
+    tests = {kind: tuple(Test(*test) for test in own) for kind, own in kinds.items()}
+    criterion = Criterion(quantifier, **tests)
+    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], criterion, {}, {}, PAPER)
 
 
 def value(name, model="a", at=None, low=None, high=None):
@@ -145,9 +136,8 @@ ONE_MODEL = """
 
 @pytest.mark.parametrize(("applies", "first", "second", "verdict"), rows(ONE_MODEL))
 def test_truth_table_of_one_model(applies, first, second, verdict):
-    claim = claim_with(
-        applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]
-    )
+    tests = [("x", ">=", 0.5), ("y", ">=", 0.5)]
+    claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=tests)
     measured = {"outliers": applies, "x": first, "y": second}
     result = judge(claim, [value(name, **WORDS[word]) for name, word in measured.items()])
     assert result.verdict == result.verdicts[0]["verdict"] == verdict
@@ -179,19 +169,16 @@ def test_quantifiers(models, for_all, for_any):
     for i, kind in enumerate(models):
         applies, x = KINDS[kind]
         values += [value("outliers", f"m{i}", **applies), value("x", f"m{i}", **x)]
+    kinds = {"applies": [("outliers", ">=", 0.5)], "tests": [("x", ">=", 0.5)]}
     for quantifier, expected in {"all": for_all, "any": for_any}.items():
-        claim = claim_with(
-            quantifier=quantifier, applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5)]
-        )
-        result = judge(claim, values)
+        result = judge(claim_with(quantifier, **kinds), values)
         assert [v["verdict"] for v in result.verdicts] == [LETTERS[kind] for kind in models]
         assert result.verdict == LETTERS[expected]
 
 
 def test_needs_only_hold_back_support():
-    claim = claim_with(
-        applies=[("size", "<=", 300)], tests=[("x", ">=", 0.5)], needs=[("size", ">", 300)]
-    )
+    few, many = [("size", "<=", 300)], [("size", ">", 300)]
+    claim = claim_with(applies=few, tests=[("x", ">=", 0.5)], needs=many)
     small, large = value("size", "small", at=5), value("size", "large", at=1000)
     held_back = judge(claim, [small, value("x", "small", **YES)])
     assert held_back.verdict == "inconclusive" and "size > 300" in held_back.reason
@@ -228,10 +215,9 @@ def test_half_of_a_conditional_is_not_tested(giant, small, other, shown, named):
     tests = [("x", ">=", 0.5, "giant"), ("y", ">=", 0.5, "small"), ("y", ">=", 0.5, "other")]
     needs = [("x", ">=", 0.5, "giant")] if named else [("x", ">=", 0.5)]
     claim = claim_with(tests=tests, needs=needs)
-    measured = {"small": small, "other": other}
-    values = [value("y", model, **ends) for model, ends in measured.items() if ends]
-    values += [value("x", model, **NO) for model, ends in measured.items() if ends]
-    values += [value("x", "giant", **giant)] if giant else []
+    values = [value("x", "giant", **giant)] if giant else []
+    for model, ends in {"small": small, "other": other}.items():
+        values += [value("y", model, **ends), value("x", model, **NO)] if ends else []
     result = judge(claim, values)
     assert result.shown == shown
     assert "not tested" not in {result.verdict, *result.models.values()}
@@ -280,17 +266,12 @@ def test_value_from_estimate_and_number():
 
 
 def test_reason_quotes_value_interval_and_margin_rounded():
-    def result(*values):
-        return judge(claim_with(tests=[("auc", ">", 0.6), ("size", ">=", 3)]), values)
-
-    def auc(*numbers):
-        return value("auc", "m", *numbers)
-
-    large, small = value("size", "m", at=5717416), value("size", "m", at=1)
-    shown = result(auc(0.7123456, 0.69041, 0.731), large)
+    claim = claim_with(tests=[("auc", ">", 0.6), ("size", ">=", 3)])
+    auc = value("auc", "m", 0.7123456, 0.69041, 0.731)
+    shown = judge(claim, [auc, value("size", "m", at=5717416)])
     assert "auc = 0.712 [0.69, 0.731] > 0.6 holds; size = 5,720,000 >= 3 holds on m" in shown.reason
     # Only what forced the verdict is quoted.
-    refuted = result(auc(0.7123456, 0.69041, 0.731), small).reason
+    refuted = judge(claim, [auc, value("size", "m", at=1)]).reason
     assert "size = 1 >= 3 fails" in refuted and "auc = " not in refuted
 
 
@@ -299,14 +280,12 @@ def test_what_is_nearly_zero_is_printed_as_zero():
     assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
 
 
-def test_result_survives_json_and_is_judged_again(registry):
-    claim = registry["nr3-redundancy"]
-    one = claim.criterion.tests[:1]  # auc
-    claim = replace(claim, criterion=replace(claim.criterion, tests=one))
+def test_result_survives_json_and_is_judged_again():
+    claim = claim_with(tests=[("auc", ">", 0.6)])
     values = Values(claim, "scenes")
-    values.add("m", {"outlier_images": Estimate(1.0, 1.0, 1.0, 64)})
     values.add("m", {"auc": Estimate(0.9, 0.8, 0.95, 64)})
     values.add("m", {"enrichment": Estimate(math.nan, 2, 4, 64)})
+    values.add("m", {"growth": over_seeds([Estimate(x, 0, 2, 64) for x in (0.7, 1.0, 2.0)])})
     sources = [{"name": "scenes", "digest": "0"}]
     result = judge(claim, values, sources=sources, not_run={"giant": "no network"})
     stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
@@ -315,24 +294,17 @@ def test_result_survives_json_and_is_judged_again(registry):
         return Result.from_json(claim, stored | changes)
 
     assert read().rejudged() == read() == result
+    assert (stored["status"], stored["status_reason"]) == result.compared[:2]
+    assert ["trainings" in value for value in stored["values"]] == [False, False, True]
     assert read(verdict="refuted").verdict == "refuted"
-    stored["values"][1] |= {"value": 0.4, "low": 0.3, "high": 0.5}
+    stored["values"][0] |= {"value": 0.4, "low": 0.3, "high": 0.5}
     assert (read().verdict, read().rejudged().verdict) == ("supported", "refuted")
     del stored["sources"]
     assert read(run="paper", provenance={"sources": sources}).sources == sources
 
 
-def test_calibration_judges_each_control_alone(registry):
-    values = Values(registry["nr2-model-size"], "scenes")
-    values.add("control-content", {"parameters": 3e5, "outlier_images": 1})
-    values.add("control-clean", {"parameters": 3e5, "outlier_images": 0})
-    result = judge(values.claim, values)
-    assert result.verdict == "refuted"
-    assert [got for got, _ in result.calibration().values()] == ["refuted", "inconclusive"]
-
-
-def test_a_card_and_a_result_in_markdown(registry):
-    claim = registry["xx11-recipe"]
+def test_a_card_and_a_result_in_markdown():
+    claim = load_registry()["xx11-recipe"]
     card = claim._repr_markdown_()
     assert claim.statement in card and claim.headline in card and str(claim.criterion) in card
     values = Values(claim, "scenes")
@@ -362,70 +334,48 @@ def test_a_model_without_outliers_is_not_judged_however_few_the_images():
 TESTS = (Test("iou", ">", 0.3),)
 
 
-def judged(criterion, *values):
-    own = {value.name: value for value in values}
-    return criterion.on_model("m", own)
-
-
-def test_a_criterion_and_an_interval_ask_for_the_same():
-    assert FEWEST == STATISTICS
-
-
 @pytest.mark.parametrize("n", [1, 2, 4])
-@pytest.mark.parametrize(
-    "estimate", [lambda x: over_images(x, (0, 1)), lambda x: over_images(x), lambda x: share(x > 0)]
-)
+@pytest.mark.parametrize("estimate", [lambda x: over_images(x, (0, 1)), lambda x: share(x > 0)])
 def test_few_images_have_no_interval_and_decide_nothing(n, estimate):
+    assert FEWEST == STATISTICS
     value = Value.of("iou", estimate(np.ones(n)), model="m")
-    assert str(value) == "1"
-    verdict, reason = judged(Criterion("all", TESTS), value)
-    assert verdict == "inconclusive"
-    assert reason.startswith(
-        f"too few images (iou rests on {n}; take at least 5): iou = 1 > 0.3 undecided"
-    )
+    verdict, reason = Criterion("all", TESTS).on_model("m", {"iou": value})
+    assert (str(value), verdict) == ("1", "inconclusive")
+    few = f"too few images (iou rests on {n}; take at least 5): iou = 1 > 0.3 undecided"
+    assert reason.startswith(few)
 
 
-# Verdicts by a criterion that asks for 20 images: on iou > 0.3, where another test (other > 0.5) or
-# what applies (outliers > 0) is judged as well. A value is its sign and its number of images.
+# Verdicts by a criterion that takes 20 images or more: on iou > 0.3, with another test, what
+# applies or what is needed. A value is 1 or 0, by its sign, of so many images.
 ASKING = """
-    iou +19  None           inconclusive
-    iou +20  None           supported
-    iou +19  other -30      refuted
-    iou +19  outliers -20   not applicable
-    iou +20  outliers -2    inconclusive
+    +19  None          inconclusive
+    +20  None          supported
+    +19  tests -30     refuted
+    +19  applies -20   not applicable
+    +20  applies -2    inconclusive
+    +20  needs +2      inconclusive
+    +20  needs +20     supported
 """
-
-
-def measured(text):
-    name, n = text.split()
-    at = float(int(n) > 0)
-    return Value(name, "m", value=at, low=at - 0.1, high=at + 0.1, n=abs(int(n)))
 
 
 @pytest.mark.parametrize(("iou", "more", "verdict"), rows(ASKING))
 def test_a_criterion_may_ask_for_more(iou, more, verdict):
-    also = {"other": {"tests": (*TESTS, Test("other", ">", 0.5))}}
-    also["outliers"] = {"applies": (Test("outliers", ">", 0.2),)}
-    parts = also[more.split()[0]] if more else {}
-    asking = Criterion("all", **{"tests": TESTS, **parts}, min_n=20)
-    found, reason = judged(asking, *map(measured, filter(None, (iou, more))))
+    kind, n = more.split() if more else ("tests", iou)
+    tests = {"tests": TESTS} | {kind: (*(TESTS if kind == "tests" else ()), Test(kind, ">", 0.5))}
+    own = {}
+    for name, count in (("iou", int(iou)), (kind, int(n))):
+        at = float(count > 0)
+        own[name] = Value(name, "m", value=at, low=at - 0.1, high=at + 0.1, n=abs(count))
+    found, reason, _ = Criterion("all", **tests, min_n=20).judge({"m": own}, {})
     assert found == verdict
-    if not more:
-        assert ("iou rests on 19; take at least 20" in reason) is (verdict == "inconclusive")
-
-
-def test_a_need_is_not_met_by_few():
-    asking = Criterion("all", TESTS, needs=(Test("spread", ">", 0.5),), min_n=20)
-    for n, verdict in ((2, "inconclusive"), (20, "supported")):
-        own = {"iou": measured("iou +20"), "spread": measured(f"spread +{n}")}
-        assert asking.judge({"m": own}, {})[0] == verdict
+    assert ("iou rests on 19" in reason) is (more is None and verdict == "inconclusive")
 
 
 def test_plain_numbers_and_none_at_all_are_not_few():
-    criterion = Criterion("all", TESTS)
-    assert judged(criterion, Value("iou", "m", value=1.0))[0] == "supported"
-    assert not judged(criterion, Value("iou", "m", n=0))[1].startswith("too few")
-    assert not judged(criterion, Value("iou", "m", value=1.0, n=FEWEST))[1].startswith("too few")
+    judged = partial(Criterion("all", TESTS).on_model, "m")
+    assert judged({"iou": Value("iou", "m", value=1.0)})[0] == "supported"
+    for value in (Value("iou", "m", n=0), Value("iou", "m", value=1.0, n=FEWEST)):
+        assert not judged({"iou": value})[1].startswith("too few")
 
 
 def test_a_digest_is_of_what_decides():

@@ -3,15 +3,17 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import yaml
 from conftest import rows
 from jsonschema import Draft202012Validator
 
-from helpers.claims import load_registry
+from helpers.claims import Value, load_registry
 from helpers.claims.project import Project
 from helpers.claims.registry import CHECKOUT, read_papers, read_yaml
+from helpers.claims.result import judge
 from helpers.images import check_name as check_data_name
 from helpers.models import toy
 from helpers.models import trained as scratch
@@ -126,6 +128,17 @@ def test_what_is_derived(registry):
     assert claim.parameters["models"] == list(CONTROLS) and claim.parameters["seed"] == 4
 
 
+def test_a_statement_is_judged_on_the_values_of_its_claim(registry):
+    claim, statement = registry["de2-image-dependence"], registry.statements["de2-same-token"]
+    assert registry.statements_of(claim.id) == [statement] and statement.id not in registry.claims
+    assert (statement.notebook, statement.values_of) == (claim.notebook, claim.id)
+    assert statement.criterion.digest != claim.criterion.digest
+    names = dict.fromkeys(test.value for test in statement.criterion.all_tests)
+    result = judge(claim, [Value(name, "vit-a", value=1.0) for name in names])
+    judged = replace(result, claim=statement).rejudged()
+    assert judged.id == statement.id and judged.reason.startswith("1 refuted: register_ratio = 1 >")
+
+
 # --- the form of the files, and the rules between them
 
 CLAIMS = sorted(REGISTRY.glob("claims/*.yml"))
@@ -164,21 +177,18 @@ def test_what_a_claim_names_is_there():
             assert others.keys() <= {test["value"] for test in tests}, id
 
 
-def keys(node):
-    """The keys of each mapping of a YAML document."""
-    if isinstance(node, yaml.MappingNode):
-        yield [key.value for key, _ in node.value]
-    for part in node.value if isinstance(node.value, list) else ():
-        for one in part if isinstance(part, tuple) else (part,):
-            yield from keys(one)
+class Unique(yaml.CSafeLoader):
+    """YAML itself keeps the last silently of keys that are given twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len({*keys}), keys
+        return super().construct_mapping(node, deep)
 
 
 @pytest.mark.parametrize("path", sorted(REGISTRY.rglob("*.yml")), ids=lambda path: path.stem)
 def test_no_key_is_given_twice(path):
-    """YAML itself keeps the last silently."""
-    for part in yaml.compose_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader):
-        for own in keys(part):
-            assert len(own) == len({*own}), own
+    assert [*yaml.load_all(path.read_text(encoding="utf-8"), Unique)]
 
 
 # Of heads that were published for DINOv2: on no control and in no run so far.

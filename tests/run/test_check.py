@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import edit_yaml, make_project, write_notebook
+from conftest import edit_yaml, make_project, rows, write_notebook
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.claims import numbers
@@ -59,11 +59,10 @@ def old(project, revisions=None):
 
 
 def put(data, fields):
-    """Set what stands at each place, as `values/0/model`; None takes it away."""
+    """Set what stands at each place, as `values/0/model`."""
     for place, value in fields.items():
         *parents, last = [int(part) if part.isdecimal() else part for part in place.split("/")]
-        node = reduce(getitem, parents, data)
-        node.pop(last) if value is None else node.update({last: value})
+        reduce(getitem, parents, data)[last] = value
 
 
 def edit_result(project, fields):
@@ -122,16 +121,16 @@ def test_what_cannot_be_read_is_a_line_and_the_others_follow(published):
     assert old(published) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "absolute"),
-    [
-        ("/home/me/x.py:3: UserWarning", True),
-        ("dataset = 'folder:/data/birds'", True),
-        ("see https://example.org/a/b and docs/a/b", False),
-        ("a/b and ~/c/d and ./e/f and 1/2/3 and /", False),
-        ("see [the page](/notebooks/papers/aa1-first.ipynb)", False),
-    ],
-)
+PATHS = """
+    /home/me/x.py:3: UserWarning                       True
+    dataset = 'folder:/data/birds'                     True
+    see https://example.org/a/b and docs/a/b           False
+    a/b and ~/c/d and ./e/f and 1/2/3 and /            False
+    see [the page](/notebooks/papers/aa1-first.ipynb)  False
+"""
+
+
+@pytest.mark.parametrize(("text", "absolute"), rows(PATHS))
 def test_absolute_path(tmp_path, text, absolute):
     path, said = tmp_path / "a.ipynb", new_output("stream", text=text)
     for cell in (new_markdown_cell(text), new_code_cell("", outputs=[said])):
