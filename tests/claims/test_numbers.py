@@ -10,6 +10,7 @@ from conftest import rows
 from helpers.claims import numbers
 from helpers.claims.numbers import compare
 from helpers.claims.project import Project
+from helpers.files import digest_of_json
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
 
@@ -238,3 +239,9 @@ def test_renewed_numbers_keep_the_parts_that_did_not_move_and_the_measured_sprea
     assert json.loads(numbers.renewed(path, fresh)) == first | {"figures": [[{"x": [1, 7]}]]}
     path.unlink()
     assert json.loads(numbers.renewed(path, of())) == of()
+
+
+def test_the_digest_of_data_is_that_of_canonical_json():
+    """Against coreutils: `printf '{"a":["é",1.5],"b":null}' | sha256sum`."""
+    digest = "6f7fa1bab9a908edab17d26a52fff29e1000ce076b321e2af54e6eee5f31d3f7"
+    assert digest_of_json({"b": None, "a": ["é", 1.5]}) == digest
