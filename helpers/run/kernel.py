@@ -56,7 +56,7 @@ class ForkedProcess(ForkServerProcess):
 
 
 def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None:
-    """Be a kernel, in the forked process."""
+    """Be a kernel of one thread, in the forked process."""
     import warnings
 
     import matplotlib
@@ -70,8 +70,8 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     os.environ.update(environment)
     os.chdir(folder)
     # What is imported already reads neither the variables nor the backend any more.
-    threadpool_limits(threads := int(environment["OMP_NUM_THREADS"]))
-    torch.set_num_threads(threads)
+    threadpool_limits(1)
+    torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="IProgress not found")
     matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"
     with open(os.devnull, "r+") as nowhere:

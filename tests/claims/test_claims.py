@@ -38,9 +38,7 @@ def value(name, model="a", at=None, low=None, high=None):
 OUTCOMES = """
     >   0.61  0.7   True
     >   0.6   0.7   None
-    >   0.5   0.7   None
     >   0.5   0.6   False
-    >   0.4   0.5   False
     >=  0.6   0.7   True
     >=  0.5   0.6   None
     >=  0.4   0.59  False
