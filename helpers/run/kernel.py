@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import set_forkserver_preload
@@ -142,15 +143,10 @@ def executed(
     parameters: Mapping[str, Any],
     root: Path,
     threads: int = 1,
-    *,
     variables: Mapping[str, str] = MappingProxyType({}),
-    bar: bool = False,
 ) -> nbformat.NotebookNode:
-    """The notebook at `path`, executed with `parameters` in the project's root.
-
-    Args:
-        variables: more of the kernel's environment.
-        bar: show papermill's progress over its cells.
+    """The notebook at `path`, executed with `parameters` in the project's root, and with more
+    `variables` in the kernel's environment.
 
     Raises RuntimeError with the notebook's last exception. `_build/failed` keeps it as far as it
     came, with its traceback.
@@ -165,7 +161,8 @@ def executed(
             dict(parameters),
             kernel_name="python3",
             language="python",
-            progress_bar=bar,
+            # One that has all cores is alone, so that its bar runs into no other.
+            progress_bar=sys.stderr.isatty() and threads == os.cpu_count(),
             start_timeout=START,
             resources={"metadata": {"path": str(root)}},
             kernel_manager_class=OwnKernel,
