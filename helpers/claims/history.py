@@ -56,9 +56,9 @@ def criterion(entry: Entry) -> Criterion:
     return Criterion(**parts, **tests)
 
 
-def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
-    """The verdict on the values of a result by the criterion that was written first."""
-    if not (entries := log.get(result.id)):
+def first_verdict(entries: Sequence[Entry], result: Result) -> str:
+    """The verdict on the values of a result by the first of its claim's entries."""
+    if not entries:
         return result.verdict
     claim = replace(result.claim, criterion=criterion(entries[0]))
     return replace(result, claim=claim).rejudged().verdict

@@ -169,9 +169,10 @@ def computed(
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     judged = Result.from_json(project.registry[id], done.result)
+    entries = history.load(root).get(id, ())
     result = done.result | {
         "run": run,
-        "first_verdict": history.first_verdict(history.load(root), judged),
+        "first_verdict": history.first_verdict(entries, judged),
         "parameters": parameters,
     }
     origin |= {

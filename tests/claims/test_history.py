@@ -49,9 +49,9 @@ def test_the_first_verdict_is_that_of_the_first_criterion_on_the_same_values(pro
     criterion = Criterion("all", (Test("score", ">", 3),))
     claim = replace(project.registry["aa1-first"], criterion=criterion)
     result = judge(claim, [Value("score", "vit-a", "scenes", 2.0, 1.5, 2.5, 9)])
-    log = {"aa1-first": [entry("score > 1"), entry("score > 3")]}
-    assert (result.verdict, history.first_verdict(log, result)) == ("refuted", "supported")
-    assert history.first_verdict({}, result) == "refuted"
+    entries = [entry("score > 1"), entry("score > 3")]
+    assert (result.verdict, history.first_verdict(entries, result)) == ("refuted", "supported")
+    assert history.first_verdict([], result) == "refuted"
 
 
 def test_another_expected_verdict_or_order_is_no_other_criterion():
@@ -92,4 +92,4 @@ def test_changes_between_two_entries():
 def test_published_results_hold_the_first_verdict(runs):
     for id, data in (one for own in runs.values() for one in own.items()):
         result = Result.from_json(REAL.registry[id], data)
-        assert data["first_verdict"] == history.first_verdict(LOG, result), id
+        assert data["first_verdict"] == history.first_verdict(LOG[id], result), id
