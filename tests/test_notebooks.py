@@ -43,11 +43,15 @@ def tagged(path, tag):
 
 
 @every_source
-def test_is_a_valid_notebook_of_at_most_21_cells(path):
+def test_is_a_valid_notebook_of_at_most_21_cells_and_of_no_one_machine(path):
     notebook = nbformat.read(path, 4)
     nbformat.validate(notebook)
     assert len(notebook.cells) <= 21
     assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
+    assert not absolute_path(path)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert not [cell for cell in notebook.cells if {"papermill", "execution"} & set(cell.metadata)]
 
 
 @every_source
@@ -82,14 +86,6 @@ def test_every_figure_carries_its_numbers_and_no_axis_is_named_as_the_code_names
 
 
 @every_source
-def test_the_result_is_printed(path):
-    checked = tagged(path, "nbval-check-output")
-    (printed,) = [cell for cell in checked if cell.source.endswith("print(result)")]
-    result = Result.from_json(PROJECT.registry[path.stem], bundle(nbformat.read(path, 4)))
-    assert printed.outputs[0].text == f"{result}\n"
-
-
-@every_source
 def test_what_the_code_may_do(path):
     """It imports the package alone, and all images are among the sources: the laboratory loads
     them and names them; what is loaded by hand is given to `lab.use`."""
@@ -98,15 +94,6 @@ def test_what_the_code_may_do(path):
     source = "\n".join(cell.source for cell in code(path))
     assert "sys.path" not in source and not re.search(r"^\s*[!%]", source, flags=re.M)
     assert "lab.use(" in source or not re.search(r"\bload_(images|train_test|segments)\(", source)
-
-
-@every_source
-def test_nothing_of_one_machine(path):
-    assert not absolute_path(path)
-    notebook = nbformat.read(path, 4)
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert not [cell for cell in notebook.cells if {"papermill", "execution"} & set(cell.metadata)]
 
 
 @every_source
@@ -125,9 +112,12 @@ def test_figures_say_what_they_show(path):
 
 
 @every_source
-def test_stored_verdict_follows_from_the_values_and_the_controls_behave(path):
+def test_the_printed_verdict_follows_from_the_values_and_the_controls_behave(path):
+    checked = tagged(path, "nbval-check-output")
+    (printed,) = [cell for cell in checked if cell.source.endswith("print(result)")]
     claim, stored = PROJECT.registry[path.stem], bundle(nbformat.read(path, 4))
     result = Result.from_json(claim, stored)
+    assert printed.outputs[0].text == f"{result}\n"
     assert result.rejudged().to_json() == stored
     given = {control: verdict for control, (verdict, _) in result.calibration().items()}
     assert given == claim.expected
