@@ -35,7 +35,7 @@ def rows(project: Project) -> Iterator[Row]:
             "shown": today.shown[""],
             "reason": today.reason,
             "stored verdict": stored.verdict,
-            "first verdict": history.first_verdict(log, stored),
+            "first verdict": history.first_verdict(log[id], stored),
             "mark": history.mark(log[id], data["parameters"]),
             "status": today.compared.status,
             "status, why": digest_of_json(today.compared.reason)[:16],

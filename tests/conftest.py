@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import jaxtyping
+import matplotlib.pyplot as plt
 import nbformat
 import pytest
 import yaml
@@ -19,7 +20,10 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
+from helpers.claims.claim import Claim
+from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
+from helpers.claims.result import Result
 
 # Every run tries the same examples, and none may fail for a slow machine.
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
@@ -131,6 +135,19 @@ def make_project(root: Path) -> Project:
         {"profiles": dict.fromkeys(ids, PROFILES)},
     )
     return Project(root)
+
+
+def run_notebook(claim: Claim, parameters: dict) -> Result:
+    """The verdict that a claim's notebook ends with, run cell by cell in this process."""
+    names = {}
+    with plt.rc_context({"backend": "agg"}):
+        for cell in read_notebook(ROOT / claim.notebook).cells:
+            if "parameters" in cell.metadata.get("tags", ()):
+                names |= {**claim.parameters, **parameters}
+            elif cell.cell_type == "code":
+                exec(compile(cell.source, claim.notebook, "exec"), names)
+        plt.close("all")
+    return names["result"]
 
 
 def rows(text: str) -> list[list]:

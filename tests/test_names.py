@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 import helpers
 from helpers.images import load_images
 from helpers.models import load_backbone
@@ -20,8 +18,10 @@ from helpers.names import (
 from training import PRESETS
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
+IN_21K, TUNED = "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+OPEN_CLIP = "open_clip:ViT-B-32/laion2b_s34b_b79k"
 NAMES = {
-    "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "ViT-Ti (AugReg)",
+    TUNED: "ViT-Ti (AugReg)",
     "deit_tiny_patch16_224.fb_in1k": "DeiT-Ti",
     "deit3_medium_patch16_224.fb_in1k": "DeiT-III-M",
     REG4: "ViT-S (4 reg., DINOv2)",
@@ -30,14 +30,13 @@ NAMES = {
     "registers-offered-cls-reg4-seed1": "ViT-Ti, free registers, [CLS] target, 4 reg., seed 1",
     "sinks-quiet-reg4": "Sink-task ViT, no-op, 4 reg.",
     "control-clean": "clean (reference)",
-    "open_clip:ViT-B-32/laion2b_s34b_b79k": "open_clip:ViT-B-32/laion2b_s34b_b79k",
+    OPEN_CLIP: OPEN_CLIP,
     "test_vit.r160_in1k": "test_vit.r160_in1k",
 }
 
 
-@pytest.mark.parametrize("model", NAMES)
-def test_what_a_name_says_is_kept(model):
-    assert short_name(model) == NAMES[model]
+def test_what_a_name_says_is_kept():
+    assert {model: short_name(model) for model in NAMES} == NAMES
 
 
 def test_every_preset_that_was_trained_has_a_name_and_no_two_share_one():
@@ -53,37 +52,24 @@ def test_every_preset_that_was_trained_has_a_name_and_no_two_share_one():
 
 
 def test_models_that_would_share_a_name_keep_their_own():
-    in_21k = "vit_tiny_patch16_224.augreg_in21k"
-    assert short_names([in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", PLAIN]) == [
-        in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", "ViT-S (DINOv2)"]  # fmt: skip
+    assert short_names([IN_21K, TUNED, PLAIN]) == [IN_21K, TUNED, "ViT-S (DINOv2)"]
 
 
 def test_a_family_differs_in_its_sizes_alone():
     clip = [f"vit_{size}_clip_224.laion2b" for size in ("base_patch16", "huge_patch14")]
     dino = [f"vit_{size}_patch16_224.dino" for size in ("small", "base")]
-    others = [
-        "vit_base_patch16_clip_224.openai",
-        REG4,
-        PLAIN,
-        "control-clean",
-        "open_clip:ViT-B-32/laion2b_s34b_b79k",
-    ]
+    others = ["vit_base_patch16_clip_224.openai", REG4, PLAIN, "control-clean", OPEN_CLIP]
     mixed = [clip[0], *others, dino[0], clip[1], dino[1], clip[0]]
     assert size_families(mixed) == [clip, dino] and size_families(others) == []
 
 
 def test_labels_are_shortened_within_their_text():
-    tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert shortened([f"{tiny}, moved", "control-clean: others", "plain", f"norm\n{REG4}"]) == [  # noqa: E501
-        "ViT-Ti (AugReg), neurons shifted", "clean (reference): others", "original model", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
-
-
-def test_labels_that_would_become_the_same_stay():
-    in_21k, tuned = "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert (
-        shortened([in_21k, tuned]) == [in_21k, tuned]
-        and shortened([tuned, tuned]) == ["ViT-Ti (AugReg)"] * 2
-    )
+    """But for those that would become the same."""
+    labels = [f"{TUNED}, moved", "control-clean: others", "plain", f"norm\n{REG4}"]
+    short = ["ViT-Ti (AugReg), neurons shifted", "clean (reference): others", "original model"]
+    assert shortened(labels) == [*short, "norm\nViT-S (4 reg., DINOv2)"]
+    assert shortened([IN_21K, TUNED]) == [IN_21K, TUNED]
+    assert shortened([TUNED, TUNED]) == ["ViT-Ti (AugReg)"] * 2
 
 
 def test_a_recipe_is_known_by_the_name_on_pages_and_by_the_stored_one():

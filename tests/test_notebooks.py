@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from functools import cache
 
 import nbformat
 import pytest
-from nbval_controls import differing
 
-from helpers.claims import numbers
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result
@@ -26,8 +25,13 @@ EXECUTED = sorted({path.with_suffix(".ipynb") for path in PROJECT.results()})
 every_source = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 
 
+@cache
 def code(path):
     return [cell for cell in read_notebook(path).cells if cell.cell_type == "code"]
+
+
+def outputs(path):
+    return [output for cell in code(path) for output in cell.outputs]
 
 
 def is_picture(output):
@@ -39,11 +43,15 @@ def tagged(path, tag):
 
 
 @every_source
-def test_is_a_valid_notebook_of_at_most_21_cells(path):
+def test_is_a_valid_notebook_of_at_most_21_cells_and_of_no_one_machine(path):
     notebook = nbformat.read(path, 4)
     nbformat.validate(notebook)
     assert len(notebook.cells) <= 21
     assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
+    assert not absolute_path(path)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert not [cell for cell in notebook.cells if {"papermill", "execution"} & set(cell.metadata)]
 
 
 @every_source
@@ -51,92 +59,41 @@ def test_stored_outputs_are_complete(path):
     """nbval skips the comparison of a cell whose execution count is null, so a stripped notebook
     would always pass."""
     assert [cell.execution_count for cell in code(path)] == list(range(1, len(code(path)) + 1))
-    outputs = [output for cell in code(path) for output in cell.outputs]
-    assert not [output for output in outputs if output.output_type == "error"]
-    assert not [output for output in outputs if output.get("name") == "stderr"], (
-        "warnings and progress bars must be silent"
-    )
-    assert not [
-        tag
-        for tag in ("nbval-ignore-output", "nbval-skip", "nbval-raises-exception")
-        if tagged(path, tag)
-    ]
+    assert not [output for output in outputs(path) if output.output_type == "error"]
+    # Warnings and progress bars must be silent.
+    assert not [output for output in outputs(path) if output.get("name") == "stderr"]
+    for tag in ("nbval-ignore-output", "nbval-skip", "nbval-raises-exception"):
+        assert not tagged(path, tag)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*SOURCES, *EXECUTED],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", [*SOURCES, *EXECUTED], ids=lambda path: path.stem)
 def test_every_drawing_can_be_drawn(path):
-    for output in (
-        output
-        for cell in code(path)
-        for output in cell.outputs
-        if "image/svg+xml" in output.get("data", ())
-    ):
-        assert ET.fromstring(output["data"]["image/svg+xml"]).tag.endswith("svg")
+    for output in outputs(path):
+        if drawing := output.get("data", {}).get("image/svg+xml"):
+            assert ET.fromstring(drawing).tag.endswith("svg")
 
 
 @every_source
-def test_every_figure_carries_its_numbers(path):
-    outputs = [output.data for cell in code(path) for output in cell.outputs if is_picture(output)]
-    assert outputs and all(
-        all("axis" in axes for axes in json.loads(data[FIGURE])) for data in outputs
-    )
-
-
-@every_source
-def test_no_axis_is_named_as_the_code_names_a_value(path):
+def test_every_figure_carries_its_numbers_and_no_axis_is_named_as_the_code_names_a_value(path):
     """What a criterion tests has a label in notebooks/terms.yml; `iou_top` tells a reader
     nothing."""
     criterion = PROJECT.registry[path.stem].criterion
     raw = {test.value.replace("_", " ") for test in criterion.all_tests if "_" in test.value}
-    drawn = [o.data[FIGURE] for cell in code(path) for o in cell.outputs if is_picture(o)]
+    drawn = [output.data[FIGURE] for output in outputs(path) if is_picture(output)]
     axes = [one["axis"] for data in drawn for one in json.loads(data)]
     texts = [text.split(" (")[0].replace("_", " ") for axis in axes for text in axis.values()]
     assert texts and not raw.intersection(texts)
 
 
 @every_source
-def test_the_result_is_printed(path):
-    (printed,) = [
-        cell for cell in tagged(path, "nbval-check-output") if cell.source.endswith("print(result)")
-    ]
-    result = Result.from_json(PROJECT.registry[path.stem], bundle(nbformat.read(path, 4)))
-    assert printed.outputs[0].text == f"{result}\n"
-
-
-@every_source
-def test_one_parameters_cell(path):
+def test_what_the_code_may_do(path):
+    """It imports the package alone, and all images are among the sources: the laboratory loads
+    them and names them; what is loaded by hand is given to `lab.use`."""
     (parameters,) = tagged(path, "parameters")
     assert "models" in parameters.source
-
-
-@every_source
-def test_only_imports_the_package(path):
     source = "\n".join(cell.source for cell in code(path))
-    assert (
-        "sys.path" not in source
-        and "%load_ext" not in source
-        and not re.search(r"^\s*[!%]", source, flags=re.M)
-    )
-
-
-@every_source
-def test_all_images_are_among_the_sources(path):
-    """The laboratory loads them and names them; what is loaded by hand is given to `lab.use`."""
-    source = "\n".join(cell.source for cell in code(path))
+    assert "sys.path" not in source and not re.search(r"^\s*[!%]", source, flags=re.M)
     assert "lab.use(" in source or not re.search(r"\bload_(images|train_test|segments)\(", source)
-
-
-@every_source
-def test_nothing_of_one_machine(path):
-    assert not absolute_path(path)
-    notebook = nbformat.read(path, 4)
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert not [cell for cell in notebook.cells if {"papermill", "execution"} & set(cell.metadata)]
 
 
 @every_source
@@ -144,40 +101,26 @@ def test_figures_say_what_they_show(path):
     figures = [cell for cell in code(path) if any(map(is_picture, cell.outputs))]
     assert figures
     for cell in figures:
-        assert len(cell.metadata.mystnb.image.alt) > 20, cell.source
-        assert len(cell.metadata.mystnb.figure.caption) > 20, cell.source
-        if re.search(r"\bnorms?\b", cell.metadata.mystnb.figure.caption):
-            assert "LayerNorm" in cell.metadata.mystnb.figure.caption, "say where the norm is taken"
-        for interval in re.findall(r"\bintervals?\b.{0,40}", cell.metadata.mystnb.figure.caption):
+        about = cell.metadata.mystnb
+        caption = about.figure.caption
+        assert len(about.image.alt) > 20 and len(caption) > 20, cell.source
+        if re.search(r"\bnorms?\b", caption):
+            assert "LayerNorm" in caption, "say where the norm is taken"
+        for interval in re.findall(r"\bintervals?\b.{0,40}", caption):
             over = re.search(r"over (?:images|classes|trainings)", interval)
             assert over or interval.startswith("intervals are those"), "say what it is over"
 
 
 @every_source
-def test_stored_verdict_follows_from_the_values_and_the_controls_behave(path):
+def test_the_printed_verdict_follows_from_the_values_and_the_controls_behave(path):
+    checked = tagged(path, "nbval-check-output")
+    (printed,) = [cell for cell in checked if cell.source.endswith("print(result)")]
     claim, stored = PROJECT.registry[path.stem], bundle(nbformat.read(path, 4))
-    now = Result.from_json(claim, stored).rejudged().to_json()
-    assert {key: now.get(key) for key in stored} == stored
-    assert now.keys() == stored.keys()
-    calibration = Result.from_json(claim, stored).calibration()
-    assert {control: verdict for control, (verdict, _) in calibration.items()} == claim.expected
-
-
-def test_numbers_of_fresh_outputs_are_compared(tmp_path):
-    source = PROJECT.source("so2-layer-norms")
-    path, notebook = tmp_path / source.name, nbformat.read(source, 4)
-    stored = numbers.read(numbers.beside(source))
-    numbers.beside(path).write_text(numbers.text(stored))
-    assert differing(path, notebook) == ""
-    for value in stored["values"]["control-content"].values():
-        value["n"] = 7
-    numbers.beside(path).write_text(numbers.text(stored))
-    wrong = differing(path, notebook)
-    assert wrong.startswith("numbers that differ from so2-layer-norms.numbers.json: ")
-    assert "values/control-content/early/n: stored 7, fresh 80" in wrong
-    numbers.beside(path).unlink()
-    with pytest.raises(FileNotFoundError, match="so2-layer-norms.numbers.json"):
-        differing(path, notebook)
+    result = Result.from_json(claim, stored)
+    assert printed.outputs[0].text == f"{result}\n"
+    assert result.rejudged().to_json() == stored
+    given = {control: verdict for control, (verdict, _) in result.calibration().items()}
+    assert given == claim.expected
 
 
 def test_a_broken_helper_fails_a_notebook(tmp_path):

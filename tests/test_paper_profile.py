@@ -52,17 +52,15 @@ def replaced(value, name_of):
 
 def small(parameters, defaults, name_of):
     """The parameters with stand-ins, on few scenes."""
-    found = {}
+    found = dict(parameters)
     for name, value in parameters.items():
         if name in MODELS or name == "by_model":
             found[name] = replaced(value, name_of)
         elif name in OWN or name.endswith("_dataset") or COUNTED.fullmatch(name):
             found[name] = defaults[name]
-        else:
-            found[name] = value
-    counts = {x: min(n, 16) for x, n in found.items() if x == "n" or x.startswith("n_")
-              if isinstance(n, int)}  # fmt: skip
-    return found | counts | ({"models": found["models"][:3]} if "twins" not in found else {})
+        if re.match("n(_|$)", name) and isinstance(value, int):
+            found[name] = min(found[name], 16)
+    return found | ({"models": found["models"][:3]} if "twins" not in found else {})
 
 
 @pytest.mark.slow

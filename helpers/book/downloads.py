@@ -94,7 +94,7 @@ def criteria(book: Book) -> pd.DataFrame:
                 "claim": id, "date": entry.date, "commit": entry.commit, "seen": entry.seen,
                 "criterion": ". ".join(said), "reason": entry.reason,
                 "run": first and first.run,
-                "verdict": first and history.first_verdict({id: [entry]}, first.stored),
+                "verdict": first and history.first_verdict([entry], first.stored),
             })  # fmt: skip
     return pd.DataFrame(rows, dtype=object)
 

@@ -112,7 +112,7 @@ class Finding:
     def on(self, statement: Claim, entries: Sequence[Entry]) -> "Finding":
         """What the same values say of a statement, by its own criterion."""
         result = replace(self.stored, claim=statement).rejudged()
-        first = first_verdict({statement.id: [*entries]}, result)
+        first = first_verdict(entries, result)
         data = {**self.data, **result.to_json(), "first_verdict": first}
         return Finding(statement, data, self.notebook, self.kind, self.path, entries)
 

@@ -56,9 +56,9 @@ def criterion(entry: Entry) -> Criterion:
     return Criterion(**parts, **tests)
 
 
-def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
-    """The verdict on the values of a result by the criterion that was written first."""
-    if not (entries := log.get(result.id)):
+def first_verdict(entries: Sequence[Entry], result: Result) -> str:
+    """The verdict on the values of a result by the first of its claim's entries."""
+    if not entries:
         return result.verdict
     claim = replace(result.claim, criterion=criterion(entries[0]))
     return replace(result, claim=claim).rejudged().verdict
@@ -75,15 +75,11 @@ def mark(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str:
         return ""
     measured = {parameters.get(name) for name in ("dataset", "other_dataset", "treated")}
     measured |= {test for _, test, *_ in parameters.get("datasets", ())}
-    changed = [] if entries[-1].judges_as(entries[0]) else rewritten(entries)
-    if any(measured.intersection(entry.photographs) for entry in changed):
+    changed = [new for old, new in pairwise(entries) if not new.judges_as(old)]
+    seen = any(measured.intersection(entry.photographs) for entry in changed)
+    if seen and not entries[-1].judges_as(entries[0]):
         return LATE
     return IMPLIED if measured.intersection(entries[0].photographs) else BLIND
-
-
-def rewritten(entries: Sequence[Entry]) -> list[Entry]:
-    """Those of a claim's entries with another criterion than the one before."""
-    return [after for before, after in pairwise(entries) if not before.judges_as(after)]
 
 
 def changes(before: Entry | None, after: Entry) -> dict[str, tuple[list[str], list[str]]]:

@@ -201,9 +201,8 @@ def _allowed_of_value(stored: Mapping, fresh: Mapping, is_p: bool) -> _Allowed:
     # What moves a value by an image moves its interval too; without that, it is the value alone
     # that is wrong.
     followed = any(one is None or one != other for one, other in ends.values())
-    if is_p or not followed or not _are_numbers(old, new):
-        step = 0.0
-    elif abs(abs(new - old) - step) > RELATIVE * step:
+    is_step = _are_numbers(old, new) and abs(abs(new - old) - step) <= RELATIVE * step
+    if is_p or not followed or not is_step:
         step = 0.0
     plain = LOG_P if is_p else max(VALUE * _size(old, new), least)
     allowed = {"value": (plain, (1 + RELATIVE) * step)}

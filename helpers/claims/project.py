@@ -7,7 +7,7 @@ those of its run.
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -45,13 +45,13 @@ class Project:
         """The folder that `run` writes into: a reader's own, but of the controls."""
         return (self.runs if run == CONTROLS else self.own) / run
 
-    def results(self) -> Iterator[Path]:
+    def results(self) -> list[Path]:
         """The `<id>.json` of every published run and of the controls, by run and identifier."""
-        return iter(sorted(self.runs.glob("*/*.json")))
+        return sorted(self.runs.glob("*/*.json"))
 
-    def own_results(self) -> Iterator[Path]:
+    def own_results(self) -> list[Path]:
         """The `<id>.json` of every run that is not published, by run and identifier."""
-        return iter(sorted(self.own.glob("*/*.json")))
+        return sorted(self.own.glob("*/*.json"))
 
     def source(self, id: str) -> Path:
         """The source notebook of a claim."""

@@ -22,20 +22,10 @@ ALPHA = 0.05  # of the stored intervals
 ALIKE = 0.02  # of an interval: how far from its middle a value may lie on the estimator's scale
 
 
-class _Scale(NamedTuple):
-    """A map of values to a line without bounds, and its inverse; infinite outside."""
-
-    forward: Callable[[float], float]
-    inverse: Callable[[float], float]
-    lowest: float
-    highest: float
-
-    def __call__(self, x: float) -> float:
-        return float(self.forward(x)) if self.lowest < x < self.highest else math.inf
-
-
-_PLAIN = _Scale(float, float, -math.inf, math.inf)
-_SCALES = (_PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
+# Maps of values to a line without bounds, infinite outside of their own, and their inverses.
+_PLAIN = float, float
+_LOG = lambda x: math.log(x) if x > 0 else math.inf, math.exp
+_LOGIT = lambda x: float(logit(x)) if 0 < x < 1 else math.inf, expit
 
 
 @dataclass(frozen=True)
@@ -90,9 +80,10 @@ def at_level(value: Value, alpha: float) -> Value:
     if _is_wilsons(value):
         low, high = _wilsons(value, alpha)
     else:
-        scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
-        low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
-        low, high = (float(scale.inverse(middle + (x - middle) * wider)) for x in (low, high))
+        wider = _quantile(value, alpha) / _quantile(value, ALPHA)
+        forward, inverse = _scale(value)
+        low, middle, high = map(forward, (value.low, value.value, value.high))
+        low, high = (float(inverse(middle + (x - middle) * wider)) for x in (low, high))
     return replace(value, low=low, high=high)
 
 
@@ -197,10 +188,10 @@ def _is_wilsons(value: Value) -> bool:
     return max(abs(value.low - low), abs(value.high - high)) < 1e-9
 
 
-def _scale(value: Value) -> _Scale:
+def _scale(value: Value) -> tuple[Callable[[float], float], Callable[[float], float]]:
     """The first scale on which both ends lie equally far from the value, else the plain one."""
-    for scale in _SCALES:
-        low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
+    for scale in (_PLAIN, _LOG, _LOGIT):
+        low, middle, high = map(scale[0], (value.low, value.value, value.high))
         if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
             return scale
     return _PLAIN
@@ -221,10 +212,10 @@ def _statistic(value: Value, margin: float) -> float:
     if _is_wilsons(value):
         error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)  # if the margin were the truth
         return _divided(margin - value.value, error)
-    scale = _scale(value)
-    away = scale(margin) - scale(value.value)
+    forward, _ = _scale(value)
+    away = forward(margin) - forward(value.value)
     end = value.low if away < 0 else value.high
-    return _divided(away, abs(scale(end) - scale(value.value))) * _quantile(value, ALPHA)
+    return _divided(away, abs(forward(end) - forward(value.value))) * _quantile(value, ALPHA)
 
 
 def _divided(distance: float, error: float) -> float:

@@ -9,7 +9,7 @@ import math
 import os
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from helpers import figures
@@ -64,7 +63,6 @@ class Values(list[Value]):
     def __init__(self, claim: Claim, dataset: str):
         super().__init__()
         self.claim, self.dataset = claim, dataset
-        self._per_image: list[tuple[str, str, str | None, Any]] = []
         self._estimates: dict[tuple[str, str], Any] = {}  # by model and name, as they were added
 
     def add(
@@ -89,8 +87,6 @@ class Values(list[Value]):
             self._estimates[model, whole] = x
             value = Value.of(whole, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
-            if getattr(x, "per_image", None) is not None:
-                self._per_image.append((model, value.name, value.dataset, x.per_image))
 
     def add_family(
         self,
@@ -208,24 +204,20 @@ class Values(list[Value]):
         to a model, that is in the panels of the conditions alone. `called` is as in `of`.
         """
         criterion, own = self.claim.criterion, by_model(self)
-        none = [x for x in own if criterion.decisive(x, own[x])[0] == "not applicable"]
-        panels: dict[str, dict[str, dict[str, float]]] = {}  # value -> threshold -> model -> where
+        none = {x for x in own if criterion.decisive(x, own[x])[0] == "not applicable"}
+        panels = defaultdict(lambda: defaultdict(dict))  # value -> threshold -> model -> where
         for test in criterion.all_tests:
-            models = [x for x in own if test.concerns(x) and test.value in own[x]]
-            models = models if test in criterion.applies else [x for x in models if x not in none]
-            if models:
-                panel = panels.setdefault(test.value, {})
-                panel.setdefault(self._threshold(test), {}).update(
-                    dict.fromkeys(models, test.margin)
-                )
+            judged = own if test in criterion.applies else own.keys() - none
+            for model in own:
+                if model in judged and test.concerns(model) and test.value in own[model]:
+                    panels[test.value][self._threshold(test)][model] = test.margin
         if not panels:
             return
         drawn = {x: list(dict.fromkeys(chain(*panels[x].values()))) for x in panels}
         axes = figures.rows(len(panels), each=0.9 + 0.25 * max(map(len, drawn.values())))
         for ax, (name, models) in zip(axes.flat, drawn.items(), strict=True):
             lines = {x: [at.get(model) for model in models] for x, at in panels[name].items()}
-            label = axis_label(term(self.claim.id, name))
-            figures.forest(self.of(name, models, called), lines, ax, label)
+            figures.forest(self.of(name, models, called), lines, ax, self._label(name))
 
     def _threshold(self, test: Test) -> str:
         """How figures call the threshold of a test: whose it is, and which side must hold."""
@@ -256,14 +248,12 @@ class Values(list[Value]):
             ends: model -> what follows each name of its values.
         """
         have = {legend: name for legend, name in names.items() if self.of(name)}
-        with_one = dict.fromkeys(x.model for x in self if x.name in have.values())
-        models = list(with_one if models is None else models)
+        models = self._having(have.values(), models)
         groups = {
             legend: [self.of(name + ends.get(x, ""), [x], called)[0] for x in models]
             for legend, name in have.items()
         }
-        first = next(iter(names.values()))
-        label = label or axis_label(term(self.claim.id, first))
+        label = label or self._label(next(iter(names.values())))
         figures.compared(groups, ax, label, **self._reference(names.values(), reference))
 
     def compared_families(
@@ -283,8 +273,7 @@ class Values(list[Value]):
         """
         groups, reference = self._of_families(names, families)
         groups = {x: values for x, values in groups.items() if values or not names[x]}
-        quantity = next(iter(names.values())).rpartition("_")[0]
-        label = label or axis_label(term(self.claim.id, quantity))
+        label = label or self._label(next(iter(names.values())).rpartition("_")[0])
         figures.compared(groups, ax, label, **reference)
 
     def _of_families(self, names: Mapping[str, str], families: Families) -> tuple[dict, dict]:
@@ -321,9 +310,9 @@ class Values(list[Value]):
         ]
         used = [x for x in states if any(groups[x] for groups, _ in panels)]
         for ax, quantity, (groups, reference) in zip(axes, quantities, panels, strict=True):
-            groups, label = {x: groups[x] for x in used}, axis_label(term(self.claim.id, quantity))
+            groups = {x: groups[x] for x in used}
             named = legend and quantity == quantities[0]
-            figures.compared(groups, ax, label, named=named, **reference)
+            figures.compared(groups, ax, self._label(quantity), named=named, **reference)
 
     def by_value(
         self,
@@ -345,17 +334,15 @@ class Values(list[Value]):
         if not isinstance(names, Mapping):
             common, names = self._by_label(names)
             label = label or common
-        first = next(iter(names.values()))
-        with_one = dict.fromkeys(x.model for x in self if x.name in names.values())
+        label = label or self._label(next(iter(names.values())))
         groups = {
             model: {row: self.of(name, [model])[0] for row, name in names.items()}
-            for model in (with_one if models is None else models)
+            for model in self._having(names.values(), models)
         }
         for source, numbers in printed.items():
             points = {row: numbers[name] for row, name in names.items() if name in numbers}
             if points:
                 groups[source] = {row: Estimate(x, x, x, 0) for row, x in points.items()}
-        label = label or axis_label(term(self.claim.id, first))
         reference = self._reference(names.values(), reference)
         figures.compared_settings(groups, ax, label, **reference)
 
@@ -392,6 +379,15 @@ class Values(list[Value]):
             rest = {"original model" if x == head else x: name for x, name in rest.items()}
         return axis_label(replace(first, label=head)), rest
 
+    def _label(self, name: str) -> str:
+        """The label of an axis with the value `name`."""
+        return axis_label(term(self.claim.id, name))
+
+    def _having(self, names: Collection[str], given: Iterable[str] | None) -> list[str]:
+        """The models that are given, else those that have one of the values."""
+        have = (x.model for x in self if x.name in names)
+        return [*dict.fromkeys(have)] if given is None else [*given]
+
     def _reference(self, names: Iterable[str], given: float | None) -> dict[str, Any]:
         """A line where it is given, else at the threshold of the values, where they have one."""
         tests = [x for x in self.claim.criterion.all_tests if x.value in names]
@@ -413,9 +409,11 @@ class Values(list[Value]):
         """
         sources = [*lab.sources.values(), *(images.describe() for images in lab.sets)]
         once = {str(source): source for source in sources}
+        result = judge(self.claim, self, list(once.values()), lab.not_run)
         if folder := os.environ.get(FOLDER):
-            write_per_image(Path(folder), self._per_image, lab.sets)
-        return judge(self.claim, self, list(once.values()), lab.not_run)
+            each = zip(self, self._estimates.values(), strict=True)
+            write_per_image(Path(folder), each, lab.sets)
+        return result
 
 
 def estimated(x: Any, term: Term) -> Any:
@@ -466,9 +464,9 @@ def verdict_on(claim: Claim, model: str, estimates: Mapping[str, Any], end: str 
 
 
 def write_per_image(
-    folder: Path, found: Iterable[tuple[str, str, str | None, Any]], images: Iterable[Any]
+    folder: Path, found: Iterable[tuple[Value, Any]], images: Iterable[Any]
 ) -> None:
-    """Write what values take of each image into `folder`, `found` by model, name and data set.
+    """Write what values take of each image into `folder`, where their estimates tell.
 
     A value's pictures are those of the one of the `images` that is called like its data set and has
     as many images.
@@ -478,12 +476,13 @@ def write_per_image(
         own = tuple(digest_of(x, length=16) for x in one.contents or one.ids)
         pictures[one.name, len(own)].add(own)
     frames = [pd.DataFrame(columns=COLUMNS)]
-    for model, value, dataset, taken in found:
-        for part, numbers in enumerate(taken.pieces):
-            frame = pd.DataFrame({"number": np.asarray(numbers, np.float32)})
-            known = pictures[dataset, len(frame)]
-            picture = next(iter(known)) if len(known) == 1 else None
-            frame = frame.assign(model=model, dataset=dataset, value=value, part=part)
-            frames.append(frame.assign(image=frame.index, picture=picture)[COLUMNS])
+    for value, estimate in found:
+        taken = getattr(estimate, "per_image", None)
+        for part, numbers in enumerate(taken.pieces if taken else ()):
+            known = pictures[value.dataset, len(numbers)]
+            about = {"model": value.model, "dataset": value.dataset, "value": value.name}
+            about |= {"part": part, "picture": next(iter(known)) if len(known) == 1 else None}
+            frame = pd.DataFrame({"number": numbers, **about})
+            frames.append(frame.assign(image=frame.index)[COLUMNS])
     table = pd.concat(frames[1:] or frames)
     table.to_parquet(folder / NAME, index=False, **PARQUET)

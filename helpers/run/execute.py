@@ -7,13 +7,11 @@ into `book/runs/controls/`), so an interrupted run leaves the finished ones. Of 
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -82,16 +80,15 @@ def execute(
     parameters: Mapping[str, Any] | None = None,
     threads: int = 1,
     cache: str = "none",
-    bar: bool = False,
 ) -> Executed:
     """Execute the notebook of a claim with these parameters, else its own, and with captures in the
-    folder `cache`; `bar` as in `executed`.
+    folder `cache`.
     """
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        own = {"variables": {FOLDER: folder, CACHE: cache}, "bar": bar}
-        notebook = executed(project.source(id), given, project.root, threads, **own)
+        variables = {FOLDER: folder, CACHE: cache}
+        notebook = executed(project.source(id), given, project.root, threads, variables)
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
     return Executed(notebook, bundle(notebook), content, time.perf_counter() - started)
@@ -138,8 +135,7 @@ def run_claims(
             check_replaced(folder / f"{id}.json", own)
     if plan:
         return [kept.get(id, Outcome(id, "to run")) for id in resolved]
-    bar = len(resolved) == 1 and sys.stderr.isatty()
-    compute = partial(computed, bar=bar) if ray is None else _on_ray(ray)
+    compute = computed if ray is None else _on_ray(ray)
 
     def run_one(id: str, threads: int) -> Outcome:
         if id in kept:
@@ -164,7 +160,6 @@ def computed(
     parameters: Mapping[str, Any],
     threads: int,
     code: str,
-    bar: bool = False,
 ) -> Executed:
     """Execute the notebook of a claim on this machine; the result has its provenance."""
     project = Project(root)
@@ -174,13 +169,14 @@ def computed(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
     cache = "none" if run == CONTROLS else cache
-    done = execute(project, id, parameters, threads, cache, bar)
+    done = execute(project, id, parameters, threads, cache)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     judged = Result.from_json(project.registry[id], done.result)
+    entries = history.load(root).get(id, ())
     result = done.result | {
         "run": run,
-        "first_verdict": history.first_verdict(history.load(root), judged),
+        "first_verdict": history.first_verdict(entries, judged),
         "parameters": parameters,
     }
     origin |= {

@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import set_forkserver_preload
@@ -56,7 +57,7 @@ class ForkedProcess(ForkServerProcess):
 
 
 def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None:
-    """Be a kernel, in the forked process."""
+    """Be a kernel of one thread, in the forked process."""
     import warnings
 
     import matplotlib
@@ -70,8 +71,8 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     os.environ.update(environment)
     os.chdir(folder)
     # What is imported already reads neither the variables nor the backend any more.
-    threadpool_limits(threads := int(environment["OMP_NUM_THREADS"]))
-    torch.set_num_threads(threads)
+    threadpool_limits(1)
+    torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="IProgress not found")
     matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"
     with open(os.devnull, "r+") as nowhere:
@@ -142,15 +143,10 @@ def executed(
     parameters: Mapping[str, Any],
     root: Path,
     threads: int = 1,
-    *,
     variables: Mapping[str, str] = MappingProxyType({}),
-    bar: bool = False,
 ) -> nbformat.NotebookNode:
-    """The notebook at `path`, executed with `parameters` in the project's root.
-
-    Args:
-        variables: more of the kernel's environment.
-        bar: show papermill's progress over its cells.
+    """The notebook at `path`, executed with `parameters` in the project's root, and with more
+    `variables` in the kernel's environment.
 
     Raises RuntimeError with the notebook's last exception. `_build/failed` keeps it as far as it
     came, with its traceback.
@@ -165,7 +161,8 @@ def executed(
             dict(parameters),
             kernel_name="python3",
             language="python",
-            progress_bar=bar,
+            # One that has all cores is alone, so that its bar runs into no other.
+            progress_bar=sys.stderr.isatty() and threads == os.cpu_count(),
             start_timeout=START,
             resources={"metadata": {"path": str(root)}},
             kernel_manager_class=OwnKernel,

@@ -3,15 +3,17 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import yaml
 from conftest import rows
 from jsonschema import Draft202012Validator
 
-from helpers.claims import load_registry, numbers
+from helpers.claims import Value, load_registry
 from helpers.claims.project import Project
 from helpers.claims.registry import CHECKOUT, read_papers, read_yaml
+from helpers.claims.result import judge
 from helpers.images import check_name as check_data_name
 from helpers.models import toy
 from helpers.models import trained as scratch
@@ -19,14 +21,6 @@ from helpers.models.controls import FURTHER
 
 REGISTRY = CHECKOUT / "notebooks"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
-IDS = """
-nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps
-nr7-block-maps so1-norm-distribution so2-layer-norms so3-neighbour-similarity so4-linear-probes
-so5-register-ablation so6-multi-register so7-patch-drop so8-attention-entropy tt1-register-neurons
-tt2-removal-accuracy tt3-attention-patterns tt4-domains de1-attention-mass de2-image-dependence
-de3-cka de4-one-shot de5-attribution de6-skip de7-cls-convergence xx1-controls xx2-corner-outliers
-xx3-from-scratch xx4-threshold-sensitivity
-""".split()
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +29,8 @@ def registry():
 
 
 def test_every_claim_is_there(registry):
-    """Those that this project began with, in their order; new ones need no line here."""
-    assert [id for id in registry.claims if id in IDS] == IDS
     first = "darcet need-registers sorts test-time-registers decoupling later"
-    assert list(registry.papers)[:6] == first.split()
+    assert list(registry.papers)[:6] == first.split() and len(registry.claims) > 44
     for claim in registry.claims.values():
         assert claim.reported or claim.source.bib is None, claim.id
         assert {*claim.expected} == {*CONTROLS, *claim.more_controls}
@@ -115,9 +107,7 @@ def test_model_names_exist(registry):
 def test_profiles_of_notebooks(registry):
     for claim in registry.claims.values():
         if claim.source.bib and claim.paper != "later":
-            assert {"vit-tiny", "paper"} <= set(claim.profiles) and claim.profiles["paper"][
-                "seed"
-            ] == 42, claim.id
+            assert "vit-tiny" in claim.profiles and claim.profiles["paper"]["seed"] == 42, claim.id
         for changed in ({}, *claim.profiles.values()):
             if (name := (claim.parameters | changed)["dataset"]) != toy.TASK:
                 check_data_name(name)
@@ -130,15 +120,23 @@ def test_papers_stand_in_the_bibliography(registry):
 
 
 def test_what_is_derived(registry):
-    claim = registry["so2-layer-norms"]
-    assert (
-        claim.notebook == "notebooks/sorts/so2-layer-norms.ipynb"
-        and claim.source.folder == claim.paper == "sorts"
-    )
-    assert registry["tt4-domains"].source.folder == "test_time_registers"
+    claim = registry["tt4-domains"]
+    assert claim.notebook == "notebooks/test_time_registers/tt4-domains.ipynb"
     one = registry["la1-presence"]
     assert one.paper == "zero-ablation" and one.source.folder == "later"
+    claim = registry["so2-layer-norms"]
     assert claim.parameters["models"] == list(CONTROLS) and claim.parameters["seed"] == 4
+
+
+def test_a_statement_is_judged_on_the_values_of_its_claim(registry):
+    claim, statement = registry["de2-image-dependence"], registry.statements["de2-same-token"]
+    assert registry.statements_of(claim.id) == [statement] and statement.id not in registry.claims
+    assert (statement.notebook, statement.values_of) == (claim.notebook, claim.id)
+    assert statement.criterion.digest != claim.criterion.digest
+    names = dict.fromkeys(test.value for test in statement.criterion.all_tests)
+    result = judge(claim, [Value(name, "vit-a", value=1.0) for name in names])
+    judged = replace(result, claim=statement).rejudged()
+    assert judged.id == statement.id and judged.reason.startswith("1 refuted: register_ratio = 1 >")
 
 
 # --- the form of the files, and the rules between them
@@ -179,34 +177,30 @@ def test_what_a_claim_names_is_there():
             assert others.keys() <= {test["value"] for test in tests}, id
 
 
-def keys(node):
-    """The keys of each mapping of a YAML document."""
-    if isinstance(node, yaml.MappingNode):
-        yield [key.value for key, _ in node.value]
-    for part in node.value if isinstance(node.value, list) else ():
-        for one in part if isinstance(part, tuple) else (part,):
-            yield from keys(one)
+class Unique(yaml.CSafeLoader):
+    """YAML itself keeps the last silently of keys that are given twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len({*keys}), keys
+        return super().construct_mapping(node, deep)
 
 
 @pytest.mark.parametrize("path", sorted(REGISTRY.rglob("*.yml")), ids=lambda path: path.stem)
 def test_no_key_is_given_twice(path):
-    """YAML itself keeps the last silently."""
-    for part in yaml.compose_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader):
-        for own in keys(part):
-            assert len(own) == len({*own}), own
+    assert [*yaml.load_all(path.read_text(encoding="utf-8"), Unique)]
 
 
-FROM_THE_HUB = {
-    "nr5-registers": {"top1"}
-}  # of heads that were published for DINOv2: on no control and in no run so far
+# Of heads that were published for DINOv2: on no control and in no run so far.
+FROM_THE_HUB = {"nr5-registers": {"top1"}}
 
 
 def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry, runs):
     """By name: among the values on the controls, in a published run, or of what only a hub has."""
     project, counts = Project(), Counter()
     for id, claim in registry.claims.items():
-        stored = json.loads(numbers.beside(project.source(id)).read_text(encoding="utf-8"))
-        names = {*FROM_THE_HUB.get(id, ())}.union(*stored["values"].values())
+        stored = project.stored_numbers(id)["values"]
+        names = {*FROM_THE_HUB.get(id, ())}.union(*stored.values())
         for result in (own[id] for own in runs.values() if id in own):
             names |= {value["name"] for value in result["values"]}
         for row in claim.reported:

@@ -52,9 +52,8 @@ SYMMETRIC = np.concatenate([x := np.linspace(0.1, 3, 20) ** 2, -x]) + 0.7
 def test_the_p_value_of_a_mean_is_that_of_students_test():
     estimate = stats.over_images(SYMMETRIC)
     for margin in (-1.0, 0.0, 0.7, 2.5):
-        assert p_value(value(estimate), margin) == pytest.approx(
-            ttest_1samp(SYMMETRIC, margin).pvalue, rel=1e-6
-        )
+        reference = ttest_1samp(SYMMETRIC, margin).pvalue
+        assert p_value(value(estimate), margin) == pytest.approx(reference, rel=1e-6)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 80), (3, 80), (40, 80), (80, 80), (721, 1000)])
@@ -89,9 +88,7 @@ def test_the_p_value_of_a_bounded_statistic_is_taken_on_its_own_scale():
         lambda: jackknife(7.0, 1e-1, (0, math.inf)),
     ],
 )
-def test_an_interval_at_another_level_is_what_the_estimator_gives_there(
-    estimate, alpha, monkeypatch
-):
+def test_an_interval_at_another_level_is_the_estimators(estimate, alpha, monkeypatch):
     usual = estimate()
     other = at_level(value(usual), alpha)
     assert at_level(value(usual), ALPHA).low == pytest.approx(usual.low)
@@ -106,17 +103,7 @@ def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
         assert p_value(one, 0.5) is None and at_level(one, 1e-6) == one
         assert row(one).distance is None
     assert row(None).p is None
-
-
-def test_each_side_of_an_uneven_interval_counts_by_itself():
-    uneven = interval(1.0, 0.0, 4.0, 30)
-    error, freedom = t.ppf(0.975, 29), 29
-    assert p_value(uneven, 1.5) == pytest.approx(2 * t.sf(0.5 / 3 * error, freedom))
-    assert p_value(uneven, 0.5) == pytest.approx(2 * t.sf(0.5 / 1 * error, freedom))
-
-
-def test_a_value_on_the_margin_is_never_decided():
-    on = row(interval(1.0, 0.9, 1.1, 50), ">", 1.0)
+    on = row(interval(1.0, 0.9, 1.1, 50), ">", 1.0)  # on the margin
     assert (on.p, on.distance) == (1.0, 0)
 
 
@@ -168,13 +155,12 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     measured = [Value("score", model, None, *numbers, 20) for model, numbers in values.items()]
     found = judge(claim, measured)
     rows = judgements([("mine", found)])
-    assert {(one.id, one.run) for one in rows} == {("aa1", "mine")}
-    assert [(one.model, one.test, one.verdict) for one in rows] == [
-        ("vit-a", tests[0], "supported"),
-        ("vit-b", tests[0], "inconclusive"),
-        ("vit-b", tests[1], "inconclusive"),
+    about = ("aa1", "mine", "vit-b")
+    assert rows == [
+        Judgement("aa1", "mine", "vit-a", tests[0], measured[0], "supported"),
+        Judgement(*about, tests[0], measured[1], "inconclusive"),
+        Judgement(*about, tests[1], None, "inconclusive"),
     ]
-    assert [one.value for one in rows] == [*measured[:2], None] and rows[2].p is None
     # Judged again at another level: a test of 1.67 half-widths is undecided where intervals are
     # twice as wide.
     alphas = {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
@@ -182,20 +168,12 @@ def test_the_tests_of_models_to_which_the_claim_applies_are_put():
         assert rejudged(found, alpha).models["vit-a"] == verdict
 
 
-NUMBERS = st.floats(-3, 3).map(lambda x: round(x, 3))
+NUMBERS, WIDTHS = st.floats(-3, 3).map(lambda x: round(x, 3)), st.floats(1e-3, 2)
 
 
 @examples(200)
-@given(
-    middle=NUMBERS,
-    below=st.floats(1e-3, 2),
-    above=st.floats(1e-3, 2),
-    margin=NUMBERS,
-    n=st.integers(2, 500),
-)
-def test_p_is_below_alpha_where_the_interval_at_that_level_excludes_the_margin(
-    middle, below, above, margin, n
-):
+@given(middle=NUMBERS, below=WIDTHS, above=WIDTHS, margin=NUMBERS, n=st.integers(2, 500))
+def test_p_is_below_alpha_where_that_interval_excludes_the_margin(middle, below, above, margin, n):
     measured = Value("score", "vit-a", None, middle, middle - below, middle + above, n)
     p = p_value(measured, margin)
     for alpha in (0.3, ALPHA, 0.002):
@@ -204,23 +182,14 @@ def test_p_is_below_alpha_where_the_interval_at_that_level_excludes_the_margin(
             assert (p < alpha) == (not wider.low <= margin <= wider.high)
 
 
-def result(claim, scores, half=1.0):
-    """A result of the small project: model -> score, with intervals of this half-width over 50
-    images."""
-    values = [
-        Value("score", model, None, score, score - half, score + half, 50)
-        for model, score in scores.items()
-    ]
-    return judge(claim, values)
-
-
 def test_a_planted_effect_remains_and_chance_does_not(project):
     """One true effect among 40 models without any: their values spread about the margin as the
     interval says."""
     rng, error = np.random.default_rng(0), float(1 / t.ppf(0.975, 49))
     scores = {f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())}
-    claim = project.registry["aa1-first"]
-    found = result(claim, scores | {"planted": 1 + 6 * error})
+    scores["planted"] = 1 + 6 * error
+    values = [Value("score", x, None, at, at - 1, at + 1, 50) for x, at in scores.items()]
+    found = judge(project.registry["aa1-first"], values)
     rows = judgements([("mine", found)])
     p_values = [one.p for one in rows]
 

@@ -6,20 +6,18 @@ from collections import Counter, defaultdict
 import pytest
 from conftest import rows
 
-from helpers.claims import numbers
 from helpers.claims.project import Project
 from helpers.claims.registry import Term, Terms, load_registry, load_terms, term
 
+OWN = {
+    "auc": Term("AUC"),
+    "top_{}": Term("top {}", "points"),
+    "top_{}_of_{}": Term("top {} of {}"),
+    "_own": Term("of its own"),
+    "share_own_plain": Term("a third"),
+}
 TERMS = Terms(
-    claims={
-        "a": {
-            "auc": Term("AUC"),
-            "top_{}": Term("top {}", "points"),
-            "top_{}_of_{}": Term("top {} of {}"),
-            "_own": Term("of its own"),
-            "share_own_plain": Term("a third"),
-        }
-    },
+    claims={"a": OWN},
     common={"auc": Term("another"), "share": Term("a share")},
     endings={"_plain": "as it is", "_very_plain": "as it was"},
 )
@@ -29,16 +27,13 @@ def measured_names() -> dict[str, set[str]]:
     """claim -> the names of all values that are stored (runs, controls), tested by its criterion or
     reported by its paper."""
     project = Project()
-    names = {
-        id: {test.value for test in claim.criterion.all_tests}
-        | {row["name"] for row in claim.reported}
-        for id, claim in project.registry.claims.items()
-    }
+    names = {}
+    for id, claim in project.registry.claims.items():
+        names[id] = {test.value for test in claim.criterion.all_tests}
+        names[id] |= {row["name"] for row in claim.reported}
+        names[id].update(*project.stored_numbers(id)["values"].values())
     for path in project.results():
         names[path.stem] |= {value["name"] for value in json.loads(path.read_text())["values"]}
-    for path in project.root.glob(f"notebooks/*/*{numbers.SUFFIX}"):
-        own = json.loads(path.read_text())["values"]
-        names[path.name.removesuffix(numbers.SUFFIX)].update(*own.values())
     return names
 
 
@@ -64,9 +59,6 @@ READ = """
 def test_a_term_is_the_claims_own_then_with_an_ending_then_with_a_place_holder(claim, name, label):
     found = TERMS.of(claim, name)
     assert (found and found.label) == label
-
-
-def test_a_name_without_a_term_is_put_in_words():
     assert term("nobody", "norm_ratio_of_it") == Term("norm ratio of it")
 
 
@@ -80,12 +72,11 @@ def test_every_measured_value_has_a_term_of_its_own(claim):
 
 
 def test_a_label_has_one_unit_and_one_meaning():
-    terms = load_terms()
     said = defaultdict(set)
-    for own in (own for claim in terms.claims for own in terms.claims[claim].items()):
-        if not own[0].startswith("_"):
-            unit = "%" if own[1].unit in ("%", "share of images") else own[1].unit
-            said[own[1].label].add((unit, own[1].higher))
+    for name, own in (one for terms in load_terms().claims.values() for one in terms.items()):
+        if not name.startswith("_"):
+            unit = "%" if own.unit == "share of images" else own.unit
+            said[own.label].add((unit, own.higher))
     assert not {label: own for label, own in said.items() if len(own) > 1}
 
 

@@ -2,15 +2,10 @@
 them a test comes out so.
 """
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from helpers.claims import load_registry
-from helpers.claims.criteria import Criterion, Test, Value
-from helpers.claims.result import Result, judge
+from helpers.claims.criteria import Test, Value
 from helpers.measures.stats import Estimate, over_images, over_seeds, share
 
 ALL = np.ones(60, dtype=bool)
@@ -27,9 +22,7 @@ def of(estimate):
     "estimate, op, margin, outcome, told",
     [
         (ALIKE, ">", 0.05, True, "holds in 3 of 3 trainings [29, 100 %]"),
-        (ALIKE, "<", 0.05, False, "fails in 3 of 3 trainings [29, 100 %]"),
         (TWO, ">", 3.0, None, "holds in 3 of 5 trainings [15, 95 %]"),
-        (TWO, "<", 3.0, None, "holds in 2 of 5 trainings [5, 85 %]"),
         (TWO, ">", 0.4, True, "holds in 5 of 5 trainings [48, 100 %]"),
         (TWO, ">", 28.0, False, "fails in 5 of 5 trainings [48, 100 %]"),
         (SPREAD, ">", 0.6, None, "holds in 2 of 3 trainings [9, 99 %]"),
@@ -49,15 +42,3 @@ def test_a_training_without_an_interval_counts_for_nothing():
     few = over_seeds([Estimate(x, np.nan, np.nan, 3) for x in (1.0, 1.0, 1.0)])
     assert of(few).trainings == ((1.0, None, None),) * 3 and not of(few).is_bounded
     assert Test("x", ">", 0.5).in_trainings(of(few)).startswith("holds in 0 of 3")
-
-
-def test_trainings_come_back_from_a_file():
-    claim = load_registry()["xx3-from-scratch"]
-    claim = replace(claim, criterion=Criterion("all", (Test("x", ">", 0.05),)))
-    for estimate in (ALIKE, TWO, SPREAD, over_images(np.arange(9.0))):
-        result = judge(claim, [of(estimate)])
-        data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-        assert Result.from_json(claim, data) == result
-        (stored,) = data["values"]
-        assert ("over" in stored) is (estimate is SPREAD)
-        assert len(stored.get("trainings", ())) == len(estimate.trainings or ())

@@ -21,41 +21,37 @@ def claim():
     return replace(claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2]))
 
 
+def ends(x):
+    return x / 10, x / 10 - 0.05, x / 10 + 0.05
+
+
 @pytest.fixture
 def values(claim):
     """Two models, one with a curve of three points."""
     values = Values(claim, "scenes")
     values.add("a", {"auc": Estimate(0.8, 0.7, 0.9, 64), "registers": 4})
-    values.add(
-        "b", {f"auc_{x}": Estimate(x / 10, x / 10 - 0.05, x / 10 + 0.05, 64) for x in (1, 2, 3)}
-    )
+    values.add("b", {f"auc_{x}": Estimate(*ends(x), 64) for x in (1, 2, 3)})
     return values
 
 
-def test_values_are_added_in_order(claim, values):
-    assert isinstance(values, Values) and (values.claim, values.dataset) == (claim, "scenes")
+def test_values_are_added_in_order(values):
     values.add("b", {"auc": Estimate(0.5, 0.4, 0.6, 8)}, dataset="photographs", end="_large")
-    values.add("b", {"share": 0.5}, start="rolled_")
+    values.add("b", {"share": 0.5, "one": Estimate(1.0, 1.0, 1.0, 1)}, start="rolled_")
     assert values == [
         Value("auc", "a", "scenes", 0.8, 0.7, 0.9, 64),
         Value("registers", "a", "scenes", 4.0),
-        *(
-            Value(f"auc_{x}", "b", "scenes", x / 10, x / 10 - 0.05, x / 10 + 0.05, 64)
-            for x in (1, 2, 3)
-        ),
+        *(Value(f"auc_{x}", "b", "scenes", *ends(x), 64) for x in (1, 2, 3)),
         Value("auc_large", "b", "photographs", 0.5, 0.4, 0.6, 8),
         Value("rolled_share", "b", "scenes", 0.5),
+        Value("rolled_one", "b", "scenes", 1.0, n=1),  # an interval would be a false certainty
     ]
 
 
 def test_values_of_a_name(values):
     values.add("c", {"auc": 0.3})
     assert [value.value for value in values.of("auc")] == [0.8, 0.3]
-    assert [value and value.value for value in values.of("auc", ["c", "b", "a"])] == [
-        0.3,
-        None,
-        0.8,
-    ]
+    found = values.of("auc", ["c", "b", "a"])
+    assert [value and value.value for value in found] == [0.3, None, 0.8]
     named = values.of("auc", ["c", "a"], {"a": "a, edited"})
     assert [value and value.model for value in named] == ["c", "a, edited"]
     assert values.of("nothing") == [] and values.of("nothing", ["a"]) == [None]
@@ -63,12 +59,8 @@ def test_values_of_a_name(values):
 
 def test_a_curve_has_its_values_and_both_ends(values):
     x, middle, low, high = values.curve("b", {2: "auc_3", 5: "auc_1"})
-    assert (
-        x == [2, 5]
-        and middle == [0.3, 0.1]
-        and low == pytest.approx([0.25, 0.05])
-        and high == pytest.approx([0.35, 0.15])
-    )
+    assert (x, middle) == ([2, 5], [0.3, 0.1])
+    assert low == pytest.approx([0.25, 0.05]) and high == pytest.approx([0.35, 0.15])
 
 
 def test_settings_in_panels_and_beside_printed_numbers(values):
@@ -87,11 +79,8 @@ def test_settings_in_panels_and_beside_printed_numbers(values):
 
 def test_every_threshold_is_drawn_by_whose_it_is_and_for_the_models_that_it_judges(claim):
     first, second = claim.criterion.tests
-    tests = (
-        first,
-        replace(first, margin=0.8, model="b", extension="ours"),
-        replace(second, model="b"),
-    )
+    ours = replace(first, margin=0.8, model="b", extension="ours")
+    tests = (first, ours, replace(second, model="b"))
     values = Values(replace(claim, criterion=replace(claim.criterion, tests=tests)), "scenes")
     for model, images in (("a", 0.5), ("b", 0.6), ("none", 0.0)):
         measured = {"outlier_images": Estimate(images, images, images, 64)}

@@ -19,23 +19,15 @@ def answers(share_right, images=50):
     return 100 * (torch.arange(images) < share_right * images).float()
 
 
+HALF, TENTH = torch.full((50,), 0.5), torch.full((50,), 0.1)
 MEASURED = {
-    "a": {
-        "outlier_images": torch.arange(50) < 20,
-        "norm_ratio": torch.from_numpy(RNG.lognormal(3, 0.2, (50, 9))),
-    },
-    "b": {
-        "outlier_images": torch.arange(50) < 0,
-        "accuracy": answers(0.9),
-        "register_attention": torch.full((50,), 0.5),
-    },
-    "c": {"outlier_images": torch.arange(50) < 30, "accuracy": answers(0.4)},
-    "d": {
-        "outlier_images": torch.arange(50) < 1,
-        "accuracy": answers(0.8),
-        "register_attention 2": torch.full((50,), 0.1),
-    },
+    "a": {"norm_ratio": torch.from_numpy(RNG.lognormal(3, 0.2, (50, 9)))},
+    "b": {"accuracy": answers(0.9), "register_attention": HALF},
+    "c": {"accuracy": answers(0.4)},
+    "d": {"accuracy": answers(0.8), "register_attention 2": TENTH},
 }
+for own, images in zip(MEASURED.values(), (20, 0, 30, 1), strict=True):
+    own["outlier_images"] = torch.arange(50) < images
 
 
 def added(family, *given, **options):
@@ -51,12 +43,12 @@ def of(name, estimate, model="a"):
 
 def test_values_by_number_of_registers():
     found = added(FAMILY, MEASURED, gains=["accuracy"], seed=2)
-    names = "outlier_images_0 norm_ratio_0 outlier_images_4 accuracy_4 register_attention_4"
+    names = "norm_ratio_0 outlier_images_0 accuracy_4 register_attention_4 outlier_images_4"
     names += " accuracy_0 register_attention_4_2 accuracy_gain_4"
     assert [*found] == names.split()
     shares = [share(MEASURED[model]["outlier_images"]) for model in "bd"]
     assert found["outlier_images_4"] == of("outlier_images_4", over_seeds(shares, (0, 1)))
-    part = over_images(torch.full((50,), 0.1), (0, 1))
+    part = over_images(TENTH, (0, 1))
     assert found["register_attention_4_2"] == of("register_attention_4_2", part)
     drawn = bootstrap(MEASURED["a"]["norm_ratio"], norm_ratio, resamples=200, seed=2)
     assert found["norm_ratio_0"] == of("norm_ratio_0", drawn) and drawn.value > 1
@@ -83,24 +75,22 @@ def test_gains_end_at_their_limits():
 def test_changes_against_the_model_before():
     """One model before for both seeds: 60 % right, 30 % with another neuron; 40 and 90 % after the
     training."""
-    states = {
-        "before": {"accuracy": answers(0.6), "max_norm": torch.arange(50.0)},
-        "moved": {"accuracy": answers(0.3)},
-    }
+    norms = torch.arange(50.0)
+    states = {"before": {"accuracy": answers(0.6), "max_norm": norms}}
+    states["moved"] = {"accuracy": answers(0.3)}
     family = Family("a", {(0, 0): "a", (0, 1): "b"}, "base", "_beside")
     right = {model: {"accuracy": answers(x)} for model, x in (("a", 0.4), ("b", 0.9))}
     found = added(family, right, states, gains=["accuracy"])
     names = "accuracy_before max_norm_before accuracy_moved accuracy_change_moved"
     names += " accuracy_0 accuracy_change_0"
     assert [*found] == [f"{name}_beside" for name in names.split()]
-    moved = over_images(answers(0.3) - answers(0.6), (-100, 100))
-    name = "accuracy_change_moved_beside"
-    assert found[name] == of(name, moved)
-    pairs = [over_images(answers(x) - answers(0.6), (-100, 100)) for x in (0.4, 0.9)]
-    name = "accuracy_change_0_beside"
-    assert found[name] == of(name, over_seeds(pairs, limits=(-100, 100)))
-    name = "max_norm_before_beside"
-    assert found[name] == of(name, over_images(torch.arange(50.0)))
+    changes = [over_images(answers(x) - answers(0.6), (-100, 100)) for x in (0.3, 0.4, 0.9)]
+    for name, estimate in (
+        ("accuracy_change_moved_beside", changes[0]),
+        ("accuracy_change_0_beside", over_seeds(changes[1:], limits=(-100, 100))),
+        ("max_norm_before_beside", over_images(norms)),
+    ):
+        assert found[name] == of(name, estimate)
 
 
 def test_the_finished_model_of_a_family_in_each_condition_in_which_it_passed():

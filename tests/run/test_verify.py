@@ -19,10 +19,8 @@ verify = runpy.run_path(str(SCRIPT))
 def table(numbers, pictures=None):
     """The numbers by image of one value."""
     about = {"model": "m", "dataset": "d", "value": "v", "part": 0}
-    pictures = pictures or [None] * len(numbers)
-    return pd.DataFrame({**about, "image": range(len(numbers)), "picture": pictures}).assign(
-        number=np.asarray(numbers, np.float32)
-    )
+    about |= {"image": range(len(numbers)), "number": np.asarray(numbers, np.float32)}
+    return pd.DataFrame({**about, "picture": pictures or [None] * len(numbers)})
 
 
 def test_numbers_are_joined_by_picture_or_else_by_place():
