@@ -17,6 +17,7 @@ from torch import Tensor
 from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import Search, matched_neurons_of, register_neurons_of
+from helpers.images import Images
 from helpers.interventions import (
     MatchedNeuron,
     RegisterNeuron,
@@ -89,6 +90,18 @@ def classifiers_of(
     return Classifiers(
         {model: fit_classifier(c["feature"], labels, **how) for model, c in captured.items()}
     )
+
+
+def classified(
+    lab: Lab, kind: str, train: str, test: str, n_train: int, n: int, by: str = ""
+) -> tuple[Images, Classifiers]:
+    """The images `test`, and a classifier of each model for them: "published", or a "probe" fitted
+    to the images `train`, none of which is among them (`Lab.train_test`).
+    """
+    if kind == "published":
+        return lab.images(test, n), classifiers_of(lab, kind)
+    learnt, images = lab.train_test(train, test, n_train, n, by)
+    return images, classifiers_of(lab, kind, learnt)
 
 
 # What of an image a probe reads: what keeps it, and the key of what was kept.
