@@ -20,6 +20,7 @@ from helpers.measures.registers import (
     register_ratio,
     register_use,
     share_of_trainings,
+    steadiness,
     taken_over,
 )
 from helpers.measures.stats import over_images, ratio_of_means, share
@@ -52,6 +53,19 @@ def test_use_of_registers_most_attended_first():
     assert use["register_first"].tolist() == [False, True, True]
     for i, register in enumerate((1, 0, 2), start=1):
         assert torch.equal(use[f"register_attention {i}"], registers[:, register])
+
+
+def test_steadier_with_a_register_whatever_the_direction_of_a_change():
+    names, pair = ("accuracy", "norm_change", "entropy_change"), []
+    for own in ([[100.0, 0], [-3.0, 1], [0.5, -0.5]], [[0.0, 100], [1.0, 1.004], [0.0, 0.75]]):
+        pair.append(dict(zip(names, torch.tensor(own), strict=True)))
+    found = steadiness(*pair)
+    assert {x: y.tolist() for x, y in found.items()} == {
+        "accuracy_without": [100, 0],
+        "accuracy_gain": [-100, 100],
+        "norm_steadiness": [2, 0],
+        "entropy_steadiness": [0.5, -0.25],
+    }
 
 
 def pooled(n, registers, seed=0):
