@@ -267,16 +267,19 @@ def searched_neurons(
     lab: Lab,
     images: Any,
     search: Search,
+    count: int = 1,
     *,
     most: int = 0,
     moved: int = 0,
     matched: bool = True,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
-    blocks or later ones of similar output.
+    blocks or later ones of similar output; the laboratory learns the conditions of
+    `helpers.interventions.neuron_conditions`.
 
     Args:
         search: its `top_k` neurons are moved, unless `moved` says otherwise.
+        count: appended tokens that they are moved to.
         most: neurons to find where these are more.
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
         matched: whether to look for the others.
@@ -284,8 +287,9 @@ def searched_neurons(
     at = search.of(lab.models)
     neurons = register_neurons_of(lab, images, search=search, top_k=max(search.top_k, most))
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
-    others = matched_neurons_of(lab, first, images, search, among="later") if matched else {}
-    return Study(at=at, neurons=neurons, moved=first, matched=others)
+    others = matched_neurons_of(lab, first, images, search, among="later") if matched else None
+    lab.conditions |= neuron_conditions(first, count, lab.seed, others)
+    return Study(at=at, neurons=neurons, moved=first, matched=others or {})
 
 
 class MovedOutliers(NamedTuple):
