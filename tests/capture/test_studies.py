@@ -23,6 +23,7 @@ from helpers.capture import (
     TokenNorms,
     activations_of,
     capture,
+    classified,
     classifiers_of,
     find_register_neurons,
     matched_neurons,
@@ -31,8 +32,14 @@ from helpers.capture import (
     searched_neurons,
     studies,
 )
-from helpers.images import load_images
-from helpers.interventions import ablated_neurons, averaged_neurons, expected_at, random_neurons
+from helpers.images import load_images, load_train_test
+from helpers.interventions import (
+    ablated_neurons,
+    averaged_neurons,
+    expected_at,
+    neuron_conditions,
+    random_neurons,
+)
 from helpers.interventions import test_time_registers as registers
 from helpers.measures.outliers import counts_at, placement
 from helpers.measures.probes import SCHEDULES, fit_classifier
@@ -127,6 +134,20 @@ def test_classifiers_are_probes_on_the_feature(sets, features):
     fitted = classifiers_of(lab, "probe", train, None, "as it is", schedule)
     expected = fit_classifier(x, train.labels, schedule=SCHEDULES[schedule], seed=1)(y)
     torch.testing.assert_close(fitted.scores(PLANTED, tested, test), expected)
+
+
+def test_images_and_classifiers_in_one_call():
+    """A probe's images are none that it learned from; the published head needs none to learn."""
+    name = "scratch-reg4"
+    lab, sets = Lab([name], 1, batch_size=BATCH), ("scenes", "scenes", 40, 20)
+    images, probes = classified(lab, "probe", *sets)
+    train, test = load_train_test("scenes", "scenes", 40, 20, 1)
+    assert images.ids == test.ids and [x.ids for x in lab.sets] == [train.ids, test.ids]
+    captured = lab.capture(images, [Feature(), Output()])[name]
+    expected = classifiers_of(lab, "probe", train).scores(name, captured, images)
+    assert torch.equal(probes.scores(name, captured, images), expected)
+    images, published = classified(lab, "published", *sets)
+    assert published.probes is None and images.ids == load_images("scenes", 20, 1).ids
 
 
 def test_the_checkpoints_own_head():
@@ -272,7 +293,12 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
     search = {"rule": "median:3", "layer": -1, "sparsity": True}
     settings = Search(top_layer=3, top_k=1, by_model=[f"{MODEL} top_k=2 layer=4"], **search)
-    found = searched_neurons(Lab(names, 4, batch_size=5), images, settings, most=3)
+    lab = Lab(names, 4, batch_size=5)
+    found = searched_neurons(lab, images, settings, 2, most=3)
+    known = neuron_conditions(found.moved, 2, 4, found.matched)
+    assert known.keys() < lab.conditions.keys()
+    own = lab.passes(images, [PatchNorms(-1)], ["moved"])["moved"]
+    assert [*own] == [PLANTED, MODEL] and own[MODEL].layout.appended == 2
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
     assert [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
@@ -318,7 +344,9 @@ def test_as_many_neurons_are_moved_as_asked_for():
     found = searched_neurons(lab, images, search, moved=1)
     assert len(found.neurons[PLANTED]) == 2 and len(found.matched[PLANTED]) == 1
     assert found.moved == {PLANTED: found.neurons[PLANTED][:1]}
+    del lab.conditions["matched neurons"]
     assert searched_neurons(lab, images, search, matched=False).matched == {}
+    assert "matched neurons" not in lab.conditions
 
 
 def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):
