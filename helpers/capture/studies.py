@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -226,41 +226,33 @@ def test_time_study(
     learn: Any,
     reducers: Reducers,
     count: int,
-    conditions: Mapping[Hashable, str],
+    controls: Mapping[str, str] = MappingProxyType({}),
 ) -> Study:
-    """Capture each model as it is, and where it has outliers and no trained register under
-    `conditions`, too.
+    """Capture each model as it is, and where it has outliers and no trained register with one at
+    test time, too.
 
     A model has outliers where more than 5 % of the images have a patch above three times the median
     norm. Its register neurons (Jiang et al., arXiv:2506.08010) act on one appended token.
-    Of a condition "moved" `passes` has all models, those without a register as they are; of others
-    those with one.
+    `passes` have "": all models, those without a register as they are; of those with one "_plain",
+    as they are, and the controls.
 
     Args:
-        learn: other images, on which the register neurons and the matched ones are found. A model
-            without an outlier there gets no register.
+        learn: other images, on which the register neurons are found. A model without an outlier
+            there gets no register.
         reducers: among them `PatchNorms(-1)`, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
-        conditions: name -> "plain" for the model as it is, or one of those of
-            `helpers.interventions.neuron_conditions`.
+        controls: name -> condition of `helpers.interventions.neuron_conditions`.
     """
     plain = lab.capture(images, reducers)
     free = {model: own for model, own in plain.items() if count and not own.layout.registers}
     shares = {model: outlier_images(own["patch_norms"]) for model, own in free.items()}
     chosen = [model for model, share in shares.items() if share.value > FEW]
     neurons = register_neurons_of(lab, learn, chosen, top_k=count)
-    asked = neurons if "matched neurons" in conditions.values() else {}
-    matched = matched_neurons_of(lab, asked, learn)
-    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=lab.seed, matched=matched)}
-    changes = {name: changes[condition] for name, condition in conditions.items()}
-    others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
-    passes = lab.passes(images, reducers, others, [*neurons])
+    known = neuron_conditions(neurons, seed=lab.seed)
+    changes = {name: known[condition] for name, condition in {"": "moved", **controls}.items()}
+    passes = lab.passes(images, reducers, changes, [*neurons])
     own = {model: plain[model] for model in neurons}
-    passes = {name: passes.get(name, own) for name in conditions}
-    passes |= {
-        name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
-    }
-    return Study(plain, passes, changes)
+    return Study(plain, {"": plain | passes.pop(""), "_plain": own, **passes}, changes)
 
 
 def searched_neurons(

@@ -179,25 +179,19 @@ MODEL = MODELS[0]
 REDUCERS = [PatchNorms(-1), ClsParts()]
 COUNT, SEED = 2, 3
 CONDITIONS = {
-    "": "moved",
-    "as it is": "plain",
     "random": "random neurons",
-    "matched": "matched neurons",
     "empty": "empty token",
     "zero": "set to zero",
     "mean": "set to mean",
 }
-# The same, entered by hand with (backbone, neurons, images to learn from).
+# All states, entered by hand with (backbone, neurons).
 CHANGES = {
-    "": lambda b, own, _: registers(b, own, 1, seed=SEED),
-    "as it is": lambda *_: nullcontext(),
-    "random": lambda b, own, _: registers(b, random_neurons(b, own, SEED), 1, seed=SEED),
-    "matched": lambda b, own, learn: registers(
-        b, matched_neurons(b, own, learn, seed=SEED, batch_size=5), 1, seed=SEED
-    ),
-    "empty": lambda b, *_: registers(b, [], 1, seed=SEED),
-    "zero": lambda b, own, _: ablated_neurons(b, own),
-    "mean": lambda b, own, _: averaged_neurons(b, own),
+    "": lambda b, own: registers(b, own, 1, seed=SEED),
+    "_plain": lambda b, own: nullcontext(),
+    "random": lambda b, own: registers(b, random_neurons(b, own, SEED), 1, seed=SEED),
+    "empty": lambda b, own: registers(b, [], 1, seed=SEED),
+    "zero": ablated_neurons,
+    "mean": averaged_neurons,
 }
 
 
@@ -218,7 +212,7 @@ def test_what_is_kept_of_a_model_with_outliers(moved, shown):
     backbone = load_backbone(MODEL)
     neurons = find_register_neurons(backbone, learn, top_k=COUNT)
     for name, change in CHANGES.items():
-        with change(backbone, neurons, learn):
+        with change(backbone, neurons):
             expected, layout = capture(backbone, images, REDUCERS, batch_size=5), backbone.layout
         kept = moved.passes[name][MODEL]
         assert kept.layout == layout and kept.tensors.keys() == expected.keys(), name
@@ -231,12 +225,12 @@ def test_what_is_kept_of_a_model_with_outliers(moved, shown):
 def test_a_moved_register_clears_the_patches(moved):
     """The controls beside it do not: only the neurons that write the outliers take them away."""
     peaks = {name: own[MODEL]["patch_norms"].amax(1).mean() for name, own in moved.passes.items()}
-    clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
+    clean, left = ("", "zero", "mean"), ("_plain", "random", "empty")
     assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
 
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
-    assert [*moved.passes] == [*CONDITIONS]
+    assert [*moved.passes] == [*CHANGES]
     named = {MODEL: f"{MODEL}, test-time register"}
     assert moved.called == {model: named.get(model, model) for model in MODELS}
     assert [*moved.plain] == [*moved.passes[""]] == MODELS
@@ -244,9 +238,9 @@ def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
         own = moved.plain[model]
         assert moved.passes[""][model] is own and own.layout.appended == 0
         assert all(model not in kept for name, kept in moved.passes.items() if name)
-    assert moved.passes["as it is"][MODEL] is moved.plain[MODEL]
+    assert moved.passes["_plain"][MODEL] is moved.plain[MODEL]
     assert moved.changes[""](load_backbone("control-clean")) is None
-    rows = [("", model) for model in MODELS] + [(name, MODEL) for name in CONDITIONS if name]
+    rows = [("", model) for model in MODELS] + [(name, MODEL) for name in CHANGES if name]
     assert [row[:2] for row in moved.each()] == rows
     assert all(kept is moved.passes[name][model] for name, model, kept in moved.each())
 
