@@ -21,7 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
 from helpers.claims.claim import Claim
-from helpers.claims.notebook import bundle, read_notebook
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result
 

@@ -73,6 +73,7 @@ from helpers.capture.studies import (
     Classifiers,
     MovedOutliers,
     Study,
+    classified,
     classifiers_of,
     moved_outliers,
     probe_study,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -17,6 +17,7 @@ from torch import Tensor
 from helpers.capture.lab import Captured, Condition, Lab, Passes, Reducers
 from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import Search, matched_neurons_of, register_neurons_of
+from helpers.images import Images
 from helpers.interventions import (
     MatchedNeuron,
     RegisterNeuron,
@@ -89,6 +90,18 @@ def classifiers_of(
     return Classifiers(
         {model: fit_classifier(c["feature"], labels, **how) for model, c in captured.items()}
     )
+
+
+def classified(
+    lab: Lab, kind: str, train: str, test: str, n_train: int, n: int, by: str = ""
+) -> tuple[Images, Classifiers]:
+    """The images `test`, and a classifier of each model for them: "published", or a "probe" fitted
+    to the images `train`, none of which is among them (`Lab.train_test`).
+    """
+    if kind == "published":
+        return lab.images(test, n), classifiers_of(lab, kind)
+    learnt, images = lab.train_test(train, test, n_train, n, by)
+    return images, classifiers_of(lab, kind, learnt)
 
 
 # What of an image a probe reads: what keeps it, and the key of what was kept.
@@ -213,56 +226,52 @@ def test_time_study(
     learn: Any,
     reducers: Reducers,
     count: int,
-    conditions: Mapping[Hashable, str],
+    controls: Mapping[str, str] = MappingProxyType({}),
 ) -> Study:
-    """Capture each model as it is, and where it has outliers and no trained register under
-    `conditions`, too.
+    """Capture each model as it is, and where it has outliers and no trained register with one at
+    test time, too.
 
     A model has outliers where more than 5 % of the images have a patch above three times the median
     norm. Its register neurons (Jiang et al., arXiv:2506.08010) act on one appended token.
-    Of a condition "moved" `passes` has all models, those without a register as they are; of others
-    those with one.
+    `passes` have "": all models, those without a register as they are; of those with one "_plain",
+    as they are, and the controls.
 
     Args:
-        learn: other images, on which the register neurons and the matched ones are found. A model
-            without an outlier there gets no register.
+        learn: other images, on which the register neurons are found. A model without an outlier
+            there gets no register.
         reducers: among them `PatchNorms(-1)`, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
-        conditions: name -> "plain" for the model as it is, or one of those of
-            `helpers.interventions.neuron_conditions`.
+        controls: name -> condition of `helpers.interventions.neuron_conditions`.
     """
     plain = lab.capture(images, reducers)
     free = {model: own for model, own in plain.items() if count and not own.layout.registers}
     shares = {model: outlier_images(own["patch_norms"]) for model, own in free.items()}
     chosen = [model for model, share in shares.items() if share.value > FEW]
     neurons = register_neurons_of(lab, learn, chosen, top_k=count)
-    asked = neurons if "matched neurons" in conditions.values() else {}
-    matched = matched_neurons_of(lab, asked, learn)
-    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=lab.seed, matched=matched)}
-    changes = {name: changes[condition] for name, condition in conditions.items()}
-    others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
-    passed = lab.passes(images, reducers, others, [*neurons])
-    own, passes = {model: plain[model] for model in neurons}, {}
-    for name, condition in conditions.items():
-        kept = passed.get(name, own)
-        passes[name] = plain | kept if condition == "moved" else kept
-    return Study(plain, passes, changes)
+    known = neuron_conditions(neurons, seed=lab.seed)
+    changes = {name: known[condition] for name, condition in {"": "moved", **controls}.items()}
+    passes = lab.passes(images, reducers, changes, [*neurons])
+    own = {model: plain[model] for model in neurons}
+    return Study(plain, {"": plain | passes.pop(""), "_plain": own, **passes}, changes)
 
 
 def searched_neurons(
     lab: Lab,
     images: Any,
     search: Search,
+    count: int = 1,
     *,
     most: int = 0,
     moved: int = 0,
     matched: bool = True,
 ) -> Study:
     """The register neurons of each model as in `register_neurons_of`, and as many others of its
-    blocks or later ones of similar output.
+    blocks or later ones of similar output; the laboratory learns the conditions of
+    `helpers.interventions.neuron_conditions`.
 
     Args:
         search: its `top_k` neurons are moved, unless `moved` says otherwise.
+        count: appended tokens that they are moved to.
         most: neurons to find where these are more.
         moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
         matched: whether to look for the others.
@@ -270,8 +279,9 @@ def searched_neurons(
     at = search.of(lab.models)
     neurons = register_neurons_of(lab, images, search=search, top_k=max(search.top_k, most))
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
-    others = matched_neurons_of(lab, first, images, search, among="later") if matched else {}
-    return Study(at=at, neurons=neurons, moved=first, matched=others)
+    others = matched_neurons_of(lab, first, images, search, among="later") if matched else None
+    lab.conditions |= neuron_conditions(first, count, lab.seed, others)
+    return Study(at=at, neurons=neurons, moved=first, matched=others or {})
 
 
 class MovedOutliers(NamedTuple):

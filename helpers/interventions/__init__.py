@@ -8,6 +8,7 @@ from helpers.interventions.neurons import (
     RegisterNeuron,
     ablated_neurons,
     averaged_neurons,
+    moved_neurons,
     neuron_conditions,
     random_neurons,
     shift_conditions,

@@ -205,6 +205,13 @@ def neuron_conditions(
     return {name: where_given(neurons, change) for name, change in changes.items()}
 
 
+def moved_neurons(
+    neurons: Mapping[str, Neurons], count: int = 1, seed: int = 0, **how: Any
+) -> Condition:
+    """The condition "moved" alone; `how` as in `test_time_registers`."""
+    return where_given(neurons, partial(test_time_registers, count=count, seed=seed, **how))
+
+
 def shift_conditions(
     neurons: Mapping[str, Neurons], several: Mapping[str, Neurons], seed: int = 0
 ) -> dict[str, Condition]:
@@ -216,9 +223,7 @@ def shift_conditions(
     token (Table 10); "tokens_K", 1 to 5 tokens share those of `several` (Tables 8 and 9); "shared",
     one token has these, and they take one value a block, as in the authors' code.
     """
-
-    def moved(own: Mapping[str, Neurons], **how: Any) -> Condition:
-        return where_given(own, partial(test_time_registers, seed=seed, **how))
+    moved = partial(moved_neurons, seed=seed)
 
     def random(draw: int) -> Condition:
         return where_given(

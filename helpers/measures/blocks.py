@@ -19,6 +19,7 @@ from helpers.measures._arrays import (
     PerBlock,
     PerBlockPatch,
     PerImage,
+    PerRegister,
     to_numpy,
 )
 from helpers.measures.attention import mass
@@ -141,6 +142,20 @@ def under_conditions(
 def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> PerImage:
     """The attention on the outliers of an image, summed, mean over heads; nan without one."""
     return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
+
+
+def register_medians(
+    norms: tuple[PatchScores, PerRegister],
+    attention: tuple[PerHeadPatch, Float[Tensor, "image head register"]],
+    seed: int = 0,
+) -> Estimates:
+    """The medians over images, and tokens, of what the patches and the registers have after a
+    block: `medians` of "norm", of which the many patches take 200 resamples, and of "attention",
+    the largest of all heads, of the patches that of an image.
+    """
+    patches, registers = attention
+    highest = patches.amax((1, 2))[:, None], registers.amax(1)
+    return medians("norm", *norms, 200, seed) | medians("attention", *highest, seed=seed)
 
 
 def medians(

@@ -35,6 +35,7 @@ from helpers.measures.stats import (
     Estimates,
     auc_over_images,
     bootstrap,
+    bootstrap_spread,
     matched_auc_over_images,
     mcnemar,
     over_images,
@@ -397,3 +398,13 @@ def moved_estimates(
         "majority": 100 * np.bincount(to_numpy(labels)).max() / len(labels),
         **paired_accuracy(*reversed(right), 100),
     }
+
+
+def across_sets(by_set: Mapping[str, Estimates], seed: int = 0) -> Estimates:
+    """Of `moved_estimates` of several data sets "norm_reduction_min", that whose interval reaches
+    lowest; "accuracy_spread" and "spread_p", of their changes of accuracy (`bootstrap_spread`).
+    """
+    least = min((own["norm_reduction"] for own in by_set.values()), key=lambda x: x.low)
+    changes = [own["accuracy_change"].per_image.pieces[0] for own in by_set.values()]
+    spread, p_value = bootstrap_spread(changes, seed=seed)
+    return {"norm_reduction_min": least, "accuracy_spread": spread, "spread_p": p_value}

@@ -23,6 +23,7 @@ from helpers.capture import (
     TokenNorms,
     activations_of,
     capture,
+    classified,
     classifiers_of,
     find_register_neurons,
     matched_neurons,
@@ -31,8 +32,14 @@ from helpers.capture import (
     searched_neurons,
     studies,
 )
-from helpers.images import load_images
-from helpers.interventions import ablated_neurons, averaged_neurons, expected_at, random_neurons
+from helpers.images import load_images, load_train_test
+from helpers.interventions import (
+    ablated_neurons,
+    averaged_neurons,
+    expected_at,
+    neuron_conditions,
+    random_neurons,
+)
 from helpers.interventions import test_time_registers as registers
 from helpers.measures.outliers import counts_at, placement
 from helpers.measures.probes import SCHEDULES, fit_classifier
@@ -129,6 +136,20 @@ def test_classifiers_are_probes_on_the_feature(sets, features):
     torch.testing.assert_close(fitted.scores(PLANTED, tested, test), expected)
 
 
+def test_images_and_classifiers_in_one_call():
+    """A probe's images are none that it learned from; the published head needs none to learn."""
+    name = "scratch-reg4"
+    lab, sets = Lab([name], 1, batch_size=BATCH), ("scenes", "scenes", 40, 20)
+    images, probes = classified(lab, "probe", *sets)
+    train, test = load_train_test("scenes", "scenes", 40, 20, 1)
+    assert images.ids == test.ids and [x.ids for x in lab.sets] == [train.ids, test.ids]
+    captured = lab.capture(images, [Feature(), Output()])[name]
+    expected = classifiers_of(lab, "probe", train).scores(name, captured, images)
+    assert torch.equal(probes.scores(name, captured, images), expected)
+    images, published = classified(lab, "published", *sets)
+    assert published.probes is None and images.ids == load_images("scenes", 20, 1).ids
+
+
 def test_the_checkpoints_own_head():
     """The highest of its logits, of a model trained on such scenes; nothing is captured for it."""
     name = "scratch-reg4"
@@ -158,25 +179,19 @@ MODEL = MODELS[0]
 REDUCERS = [PatchNorms(-1), ClsParts()]
 COUNT, SEED = 2, 3
 CONDITIONS = {
-    "": "moved",
-    "as it is": "plain",
     "random": "random neurons",
-    "matched": "matched neurons",
     "empty": "empty token",
     "zero": "set to zero",
     "mean": "set to mean",
 }
-# The same, entered by hand with (backbone, neurons, images to learn from).
+# All states, entered by hand with (backbone, neurons).
 CHANGES = {
-    "": lambda b, own, _: registers(b, own, 1, seed=SEED),
-    "as it is": lambda *_: nullcontext(),
-    "random": lambda b, own, _: registers(b, random_neurons(b, own, SEED), 1, seed=SEED),
-    "matched": lambda b, own, learn: registers(
-        b, matched_neurons(b, own, learn, seed=SEED, batch_size=5), 1, seed=SEED
-    ),
-    "empty": lambda b, *_: registers(b, [], 1, seed=SEED),
-    "zero": lambda b, own, _: ablated_neurons(b, own),
-    "mean": lambda b, own, _: averaged_neurons(b, own),
+    "": lambda b, own: registers(b, own, 1, seed=SEED),
+    "_plain": lambda b, own: nullcontext(),
+    "random": lambda b, own: registers(b, random_neurons(b, own, SEED), 1, seed=SEED),
+    "empty": lambda b, own: registers(b, [], 1, seed=SEED),
+    "zero": ablated_neurons,
+    "mean": averaged_neurons,
 }
 
 
@@ -197,7 +212,7 @@ def test_what_is_kept_of_a_model_with_outliers(moved, shown):
     backbone = load_backbone(MODEL)
     neurons = find_register_neurons(backbone, learn, top_k=COUNT)
     for name, change in CHANGES.items():
-        with change(backbone, neurons, learn):
+        with change(backbone, neurons):
             expected, layout = capture(backbone, images, REDUCERS, batch_size=5), backbone.layout
         kept = moved.passes[name][MODEL]
         assert kept.layout == layout and kept.tensors.keys() == expected.keys(), name
@@ -210,12 +225,12 @@ def test_what_is_kept_of_a_model_with_outliers(moved, shown):
 def test_a_moved_register_clears_the_patches(moved):
     """The controls beside it do not: only the neurons that write the outliers take them away."""
     peaks = {name: own[MODEL]["patch_norms"].amax(1).mean() for name, own in moved.passes.items()}
-    clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
+    clean, left = ("", "zero", "mean"), ("_plain", "random", "empty")
     assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
 
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
-    assert [*moved.passes] == [*CONDITIONS]
+    assert [*moved.passes] == [*CHANGES]
     named = {MODEL: f"{MODEL}, test-time register"}
     assert moved.called == {model: named.get(model, model) for model in MODELS}
     assert [*moved.plain] == [*moved.passes[""]] == MODELS
@@ -223,9 +238,9 @@ def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
         own = moved.plain[model]
         assert moved.passes[""][model] is own and own.layout.appended == 0
         assert all(model not in kept for name, kept in moved.passes.items() if name)
-    assert moved.passes["as it is"][MODEL] is moved.plain[MODEL]
+    assert moved.passes["_plain"][MODEL] is moved.plain[MODEL]
     assert moved.changes[""](load_backbone("control-clean")) is None
-    rows = [("", model) for model in MODELS] + [(name, MODEL) for name in CONDITIONS if name]
+    rows = [("", model) for model in MODELS] + [(name, MODEL) for name in CHANGES if name]
     assert [row[:2] for row in moved.each()] == rows
     assert all(kept is moved.passes[name][model] for name, model, kept in moved.each())
 
@@ -272,7 +287,12 @@ def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
     search = {"rule": "median:3", "layer": -1, "sparsity": True}
     settings = Search(top_layer=3, top_k=1, by_model=[f"{MODEL} top_k=2 layer=4"], **search)
-    found = searched_neurons(Lab(names, 4, batch_size=5), images, settings, most=3)
+    lab = Lab(names, 4, batch_size=5)
+    found = searched_neurons(lab, images, settings, 2, most=3)
+    known = neuron_conditions(found.moved, 2, 4, found.matched)
+    assert known.keys() < lab.conditions.keys()
+    own = lab.passes(images, [PatchNorms(-1)], ["moved"])["moved"]
+    assert [*own] == [PLANTED, MODEL] and own[MODEL].layout.appended == 2
     assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
     assert [found.at[name].top_k for name in names] == [1, 1, 2]
     # A number of a model's own is also how many are found.
@@ -318,7 +338,9 @@ def test_as_many_neurons_are_moved_as_asked_for():
     found = searched_neurons(lab, images, search, moved=1)
     assert len(found.neurons[PLANTED]) == 2 and len(found.matched[PLANTED]) == 1
     assert found.moved == {PLANTED: found.neurons[PLANTED][:1]}
+    del lab.conditions["matched neurons"]
     assert searched_neurons(lab, images, search, matched=False).matched == {}
+    assert "matched neurons" not in lab.conditions
 
 
 def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):

@@ -58,7 +58,7 @@ def test_values_of_a_name(values):
 
 
 def test_a_curve_has_its_values_and_both_ends(values):
-    x, middle, low, high = values.curve("b", {2: "auc_3", 5: "auc_1"})
+    x, middle, low, high = values.curve("b", "auc", {5: "_1", 2: "_3"})
     assert (x, middle) == ([2, 5], [0.3, 0.1])
     assert low == pytest.approx([0.25, 0.05]) and high == pytest.approx([0.35, 0.15])
 

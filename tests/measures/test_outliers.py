@@ -6,6 +6,7 @@ from by_hand import BOTH, counts, values
 from helpers.measures.attention import iou
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import (
+    across_sets,
     after_rolling,
     as_common,
     at_and_elsewhere,
@@ -17,6 +18,7 @@ from helpers.measures.outliers import (
     largest_channel_share,
     leading_channels,
     limited_ratio,
+    moved_estimates,
     onset_depth,
     outlier_images,
     outlier_shares,
@@ -56,6 +58,17 @@ def test_outlier_shares(convert, rule, tokens):
     images have outliers."""
     found = values(outlier_shares(convert(planted()), rule))
     assert found == {"outlier_images": 7 / 40, "outlier_tokens": pytest.approx(tokens / 40 / 49)}
+
+
+def test_data_sets_that_lose_less_norm_and_more_answers():
+    norms, by_set = torch.full((12, 2, 9), 10.0), {}
+    for name, left, wrong in (("a", 0.25, 0), ("b", 0.5, 6), ("c", 0.1, 3)):
+        right = torch.ones(12, dtype=torch.bool), torch.arange(12) >= wrong
+        pair = norms, left * norms
+        by_set[name] = moved_estimates(pair, right, np.repeat([0, 1, 1], 4))
+    found = across_sets(by_set)
+    assert found["norm_reduction_min"].value == 50 and by_set["a"]["majority"] == 200 / 3
+    assert found["accuracy_spread"].value == 50 and found["spread_p"] < 0.05
 
 
 def test_norms_that_differ_by_rounding_are_equal():

@@ -11,6 +11,7 @@ from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
     answers_of_heads,
+    error_ratio,
     fit_heads,
     head_features,
     member_traits,
@@ -20,6 +21,8 @@ from helpers.measures.registers import (
     register_ratio,
     register_use,
     share_of_trainings,
+    steadiness,
+    tail_ratio,
     taken_over,
 )
 from helpers.measures.stats import over_images, ratio_of_means, share
@@ -52,6 +55,34 @@ def test_use_of_registers_most_attended_first():
     assert use["register_first"].tolist() == [False, True, True]
     for i, register in enumerate((1, 0, 2), start=1):
         assert torch.equal(use[f"register_attention {i}"], registers[:, register])
+
+
+def test_a_tail_that_a_register_halves():
+    norms = torch.ones(5, 1000)
+    norms[:, :10] = 8
+    found = tail_ratio(norms, norms.clamp(max=4) * 3)
+    assert (found.value, found.low, found.high, found.n) == (0.5, 0.5, 0.5, 5)
+
+
+def test_error_of_pixels_that_tokens_lose():
+    """Tokens that are the pixels and one noise each, after twice the noise in what is tested."""
+    generator = torch.Generator().manual_seed(0)
+    pixels, noise = torch.randn(2, 40, 50, 3, generator=generator)
+    found = error_ratio(pixels + 0.01 * noise, pixels + 0.02 * noise, pixels)
+    assert found.value == pytest.approx(4, rel=0.05) and found.n == 20
+
+
+def test_steadier_with_a_register_whatever_the_direction_of_a_change():
+    names, pair = ("accuracy", "norm_change", "entropy_change"), []
+    for own in ([[100.0, 0], [-3.0, 1], [0.5, -0.5]], [[0.0, 100], [1.0, 1.004], [0.0, 0.75]]):
+        pair.append(dict(zip(names, torch.tensor(own), strict=True)))
+    found = steadiness(*pair)
+    assert {x: y.tolist() for x, y in found.items()} == {
+        "accuracy_without": [100, 0],
+        "accuracy_gain": [-100, 100],
+        "norm_steadiness": [2, 0],
+        "entropy_steadiness": [0.5, -0.25],
+    }
 
 
 def pooled(n, registers, seed=0):
