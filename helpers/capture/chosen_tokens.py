@@ -11,7 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helpers.capture.lab import Captured, Condition, Lab, Passes
-from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
+from helpers.capture.reducers import (
+    PatchNorms,
+    Pooled,
+    Reducer,
+    SelectedPixels,
+    SelectedTokens,
+)
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.registers import object_places
@@ -77,24 +83,21 @@ def tokens_at(
     images: Any,
     places: Bool[Tensor, "image patch"],
     count: int,
+    random: int,
     conditions: Sequence[Hashable] | Mapping[Hashable, Condition],
     models: Collection[str] | None = None,
-    *,
-    random: int = 0,
-    pixels: bool | str = False,
-    reducers: Sequence[Reducer] = (),
     read: Callable[[PairedTokens], Any] | None = None,
 ) -> Passes:
-    """`paired_tokens` by condition and model, at given places, such as those of another model's
-    outliers, whatever their norm.
+    """`paired_tokens` by condition and model, with pixels and `Pooled()`, at given places, such as
+    those of another model's outliers, whatever their norm.
     """
-    positions, chosen = _chosen(places, count, random, lab.seed, pixels)
+    positions, chosen = _chosen(places, count, random, lab.seed, pixels=True)
 
     def pairs(captured: Captured) -> PairedTokens:
         norms = captured.tensors.pop("patch_norms")
         return _pairs(captured, positions, count, norms, places, read)
 
-    asked = [*chosen, PatchNorms(-1), *reducers]
+    asked = [*chosen, PatchNorms(-1), Pooled()]
     return lab.passes(images, asked, conditions, models, read=pairs)
 
 

@@ -26,7 +26,9 @@ from helpers.measures._arrays import (
     to_numpy,
 )
 from helpers.measures.answers import points
-from helpers.measures.stats import Estimates, auc, mcnemar, over_images
+from helpers.measures.attention import rank_correlation
+from helpers.measures.similarity import Components
+from helpers.measures.stats import Estimate, Estimates, auc, mcnemar, mean_ratio, over_images
 
 Features = Float[Tensor, "image row column width"]
 OneBox = Float[Tensor, "image 4"]  # of each image
@@ -180,6 +182,53 @@ def object_auc(scores: PatchScores, inside: PatchMask, each: bool = False) -> Pe
     if each:
         return found.maximum(1 - found)
     return found if found.nanmean() > 0.5 else 1 - found
+
+
+def component_estimates(
+    fits: Mapping[str, Components],
+    inside: PatchMask,
+    outlier: PatchMask,
+    norms: PatchScores,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What outliers and objects have of principal components of patches, by name and end of it.
+
+    `first` and `three`, the shares of variance in the first component and in the first three;
+    `object_auc` of the first component, and `object_gain`, after minus before; `outlier_share` and
+    `outlier_share_three`, the shares of these components' variance at the outliers;
+    `norm_correlation_before`, the magnitude of the rank correlation with the norm; `alike`, the
+    overlap with the components before.
+
+    Args:
+        fits: end of a name -> components: "_before" and "_after" outliers are taken away, both
+            with "", "_single" (of each image) and "_raw"; "_left_out" and "_random", before.
+        inside, outlier, norms: of each patch before; which are in a box, and which are outliers.
+    """
+    found: dict[str, Any] = {}
+    for end, fit in fits.items():
+        each = fit.shares.ndim > 1  # components of each image
+        shares = fit.shares.mean(0) if each else fit.shares
+        found |= {f"first{end}": shares[0].item(), f"three{end}": shares.sum().item()}
+        found[f"object_auc{end}"] = object_auc(fit.own[..., 0], inside, each)
+    for end in ("_before", "_after", "_before_single", "_before_raw"):
+        found[f"outlier_share{end}"] = _variance_at(outlier, fits[end].own[..., :1], seed)
+    for end in ("_before", "_after"):
+        found[f"outlier_share_three{end}"] = _variance_at(outlier, fits[end].own, seed)
+    for end in ("", "_single", "_raw"):
+        before, after = (found[f"object_auc_{x}{end}"] for x in ("before", "after"))
+        found[f"object_gain{end}"] = after - before
+    for end in ("_after", "_left_out", "_random"):
+        found[f"alike{end}"] = fits[end].overlap(fits["_before"]).item()
+    correlation = rank_correlation(fits["_before"].own[..., 0], norms)
+    return found | {"norm_correlation_before": correlation.abs()}
+
+
+def _variance_at(
+    mask: PatchMask, scores: Float[Tensor, "image patch component"], seed: int
+) -> Estimate:
+    """The share of the squared scores at the patches in `mask`."""
+    squared = (scores**2).sum(-1)
+    return mean_ratio((squared * mask).sum(1), squared.sum(1), seed)
 
 
 def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | None) -> PerImage:

@@ -74,6 +74,7 @@ def under_rule(
 ) -> Estimates:
     """What the claims about outliers measure, with outliers by one rule after the last block.
 
+    `threshold`, in medians; `early`, the share of images with an outlier after the first block;
     `outlier_images`; `outlier_tokens`, the share of all patches; `iou`, the overlap with [CLS]'s
     attention by the same rule (`as_common`), and `iou_top`, with as many of an image's most
     attended patches; `onset_depth`; for each similarity with the neighbours `auc` and
@@ -84,6 +85,8 @@ def under_rule(
     last = norms[:, -1]
     found = outliers(last, rule)
     estimates: Estimates = {
+        "threshold": threshold(last, rule) / last.median().item(),
+        "early": outlier_images(norms[:, 0], rule),
         "outlier_images": outlier_images(last, rule),
         "outlier_tokens": found.float().mean().item(),
         "iou": over_images(iou(found, as_common(attention, last, rule)), (0, 1)),

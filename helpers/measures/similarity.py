@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -82,6 +82,7 @@ class Components(NamedTuple):
     centre: Float[Tensor, "*batch 1 width"]
     directions: Float[Tensor, "*batch width component"]  #: the first of the largest entries is > 0
     shares: Float[Tensor, "*batch component"]  #: of the variance
+    own: Float[Tensor, "*every item component"]  #: scores of all vectors that were given
 
     def scores(self, x: Float[Tensor, "*batch n width"]) -> Float[Tensor, "*batch n component"]:
         """Of these vectors, or of any others."""
@@ -92,20 +93,26 @@ class Components(NamedTuple):
         return ((self.directions.mT @ other.directions) ** 2).sum((-2, -1)) / self.shares.shape[-1]
 
 
-def principal_components(x: Float[Tensor, "*batch item width"], count: int = 3) -> Components:
-    """The `count` directions of largest variance in each batch, the largest first; exact, where
-    `torch.pca_lowrank` is random.
+def principal_components(
+    x: Float[Tensor, "*batch item width"],
+    among: Bool[Tensor, "*batch item"] | None = None,
+    count: int = 3,
+) -> Components:
+    """The `count` directions of largest variance in each batch, or `among` these items of all
+    batches together, the largest first; exact, where `torch.pca_lowrank` is random.
     """
     x = x.double()
-    centre = x.mean(-2, keepdim=True)
-    variances, directions = torch.linalg.eigh((x - centre).mT @ (x - centre))  # the smallest first
+    fitted = x if among is None else x[among]
+    centre = fitted.mean(-2, keepdim=True)
+    # The smallest first.
+    variances, directions = torch.linalg.eigh((fitted - centre).mT @ (fitted - centre))
     shares = variances.flip(-1).clamp(min=0) / variances.sum(-1, keepdim=True)
     directions = directions.flip(-1)[..., :count]
     sizes = directions.abs()
     # The first of those that are equal but for rounding, on every processor.
     first = (sizes > 0.99 * sizes.amax(-2, keepdim=True)).int().argmax(-2, keepdim=True)
-    largest = directions.gather(-2, first)
-    return Components(centre, directions * largest.sign(), shares[..., :count])
+    directions = directions * directions.gather(-2, first).sign()
+    return Components(centre, directions, shares[..., :count], (x - centre) @ directions)
 
 
 def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:

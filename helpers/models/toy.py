@@ -236,3 +236,38 @@ def by_hand(kind: str, arm: Arm, trainings: int, seed: int) -> Toy:
         if kind != "content":
             model.registers[:] = (large if kind == "registers" else small) * direction
     return model
+
+
+@torch.no_grad()
+def traits(model: Toy, size: int, seed: int) -> dict[str, Float[Tensor, " training"]]:
+    """What `size` inputs show of the free token of each training, the first where there is none.
+
+    Its norm is over the median of the tokens that are read, of all inputs; of several free tokens
+    the largest counts. `norm_ratio` is taken before the last attention block, `first_norm_ratio`
+    before the first, `end_norm_ratio` before the read-out; `outlier_inputs`, the share of inputs
+    where it exceeds 3. `content_left`, the variance over inputs as the last block reads the token,
+    mean over channels. `sink_attention`, that of idle queries on it; nan where none is idle. With
+    registers also `register_ratio` and `register_attention`.
+    """
+    free = max(model.arm.free, 1)
+    inputs = draw(model.arm, len(model.embed), size, torch.Generator().manual_seed(seed))
+    seen = model(inputs.tokens)
+    norms = torch.stack(seen.tokens).norm(dim=-1)  # (place, training, input, token)
+    medians = norms[..., free:TOKENS].flatten(2).median(2).values
+    ratios = norms / medians[..., None, None]
+    largest = ratios[..., :free].amax(-1)  # (place, training, input)
+    idle = inputs.idle[:, :, free:, None]
+    received = (seen.attention[-1][:, :, free:TOKENS] * idle).sum((1, 2))
+    received /= idle.sum((1, 2))  # (training, key)
+    found = {
+        "first_norm_ratio": largest[0].mean(1),
+        "end_norm_ratio": largest[-1].mean(1),
+        "norm_ratio": largest[-2].mean(1),
+        "outlier_inputs": (largest[-2] > 3).float().mean(1),
+        "content_left": model.normed(seen.tokens[-2][:, :, 0]).var(1).mean(1),
+        "sink_attention": received[:, :free].sum(1),
+    }
+    if model.arm.registers:
+        found["register_ratio"] = ratios[-2, :, :, TOKENS:].amax(-1).mean(1)
+        found["register_attention"] = received[:, TOKENS:].sum(1)
+    return found

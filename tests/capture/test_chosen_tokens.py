@@ -85,7 +85,8 @@ def test_neither_pixels_nor_random_tokens_unless_asked_for(images):
 
 def test_tokens_at_the_places_of_another_models_outliers(images, kept):
     models, conditions = [MODEL, "control-registers"], {"plain": nullcontext}
-    found = tokens_at(Lab(models, 1, batch_size=3), images, kept.outliers, 2, conditions, **HOW)
+    lab = Lab(models, 1, batch_size=3)
+    found = tokens_at(lab, images, kept.outliers, 2, 3, conditions)
     own, twin = (found["plain"][model] for model in models)
     for kind in KINDS:
         a, b = getattr(own, kind), getattr(kept, kind)
@@ -98,8 +99,8 @@ def test_tokens_at_the_places_of_another_models_outliers(images, kept):
 
 def test_tokens_at_places_under_conditions(images, kept):
     conditions = {"none": lambda backbone: None, "appended": partial(appended_registers, count=1)}
-    read = {"reducers": [Pooled()], "read": lambda c: c["registers"].shape[1]}
-    found = tokens_at(Lab([MODEL]), images, kept.outliers, 2, conditions, **read)
+    asked = kept.outliers, 2, 0, conditions
+    found = tokens_at(Lab([MODEL]), images, *asked, read=lambda c: c["registers"].shape[1])
     assert found["none"] == {} and found["appended"][MODEL].read == 1
     assert found["appended"][MODEL].outlier is None
 

@@ -7,6 +7,7 @@ from helpers.images import draw_scene
 from helpers.images.scenes import SIZE
 from helpers.measures.object_discovery import (
     box_hits,
+    component_estimates,
     corloc,
     covered,
     lost_box_sweep,
@@ -15,6 +16,7 @@ from helpers.measures.object_discovery import (
     object_auc,
     share_in_boxes,
 )
+from helpers.measures.similarity import principal_components
 
 
 def lost_by_hand(features, k, bias):
@@ -243,3 +245,39 @@ def test_objects_by_scores_without_a_sign():
 def test_objects_by_scores_that_are_equal_but_for_rounding(apart, expected):
     scores = -11 * torch.tensor([[1, 1 + apart]], dtype=torch.float64)
     assert object_auc(scores, torch.tensor([[True, False]])).tolist() == [expected]
+
+
+def test_objects_show_on_the_first_component_once_the_outlier_is_gone():
+    """Of 8 patches the first is an outlier at 20 along one axis, and objects lie at 1 along
+    another, all else at -1: the outlier has the first component, then the objects have it."""
+    outlier = torch.zeros(6, 8, dtype=torch.bool)
+    outlier[:, 0] = True
+    inside = torch.zeros(6, 8, dtype=torch.bool)
+    inside[:, 1:5] = True
+    after = torch.zeros(6, 8, 4)
+    after[..., 1] = 2.0 * inside - 1
+    after[..., 2] = torch.linspace(0, 0.1, 48).view(6, 8)
+    after[::2, :, 0] = 0.4
+    before = after.clone()
+    before[:, 0, 3] = 20
+    fits = {}
+    for end, x in {"_before": before, "_after": after}.items():
+        fits[end] = fits[f"{end}_raw"] = principal_components(x, torch.ones_like(outlier))
+        fits[f"{end}_single"] = principal_components(x)
+    fits["_left_out"] = principal_components(before, ~outlier)
+    fits["_random"] = fits["_before"]
+    found = component_estimates(fits, inside, outlier, before.norm(dim=-1))
+    for end in ("", "_raw", "_single"):
+        assert (found[f"object_auc_after{end}"] == 1).all()
+        gain = found[f"object_auc_after{end}"] - found[f"object_auc_before{end}"]
+        assert torch.equal(found[f"object_gain{end}"], gain)
+        # The outlier is at 7/8 of 20 from the mean, all others are at 1/8.
+        assert found[f"outlier_share_before{end}"].value == pytest.approx(7 / 8, abs=0.01)
+    assert found["outlier_share_after"].value == pytest.approx(1 / 8, abs=0.01)
+    assert found["outlier_share_three_before"].value < found["outlier_share_before"].value
+    assert (found["object_auc_left_out"] == 1).all()
+    assert found["first_before"] == pytest.approx(43.75 / 44.75, abs=0.01)
+    assert found["three_before"] == pytest.approx(1, abs=1e-3)
+    assert found["alike_random"] == pytest.approx(1)
+    assert found["alike_after"] == pytest.approx(2 / 3, abs=0.01)  # two of three axes
+    assert found["norm_correlation_before"].shape == (6,)

@@ -190,6 +190,8 @@ def test_planted_outliers_under_every_rule_that_finds_them(planted_of_rules, rul
     above = (alike[at][:, None] > alike[~at]).double().mean().item()
     matched = found["auc_matched"].value
     expected = {"outlier_images": 0.75, "outlier_tokens": 0.015, "iou": 1, "iou_top": 1}
+    limit = threshold(norms[:, -1], rule) / norms[:, -1].median().item()
+    expected |= {"threshold": limit, "early": 0}
     expected |= {"onset_depth": 4 / 6, "k_auc": 0, "v_auc": 1, "auc": above, "auc_8": 1 - above}
     expected |= {"auc_matched": matched, "auc_matched_8": 1 - matched}
     if rule.startswith("mad"):  # attention varies little, so that more patches stand out

@@ -284,3 +284,12 @@ def test_components_against_singular_vectors_image_by_image():
         torch.testing.assert_close(cosines.abs(), torch.ones(3, dtype=torch.float64))
         scores = (own - own.mean(0)) @ found.directions[image]
         torch.testing.assert_close(found.scores(x)[image], scores)
+        torch.testing.assert_close(found.own[image], scores)
+
+
+def test_components_of_some_items_of_all_batches():
+    x = torch.randn(3, 20, 6, generator=torch.Generator().manual_seed(0))
+    among = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)) > 0.3
+    found, alone = principal_components(x, among), principal_components(x[among])
+    assert all(torch.equal(a, b) for a, b in zip(found[:3], alone[:3], strict=True))
+    torch.testing.assert_close(found.own, alone.scores(x))

@@ -98,12 +98,36 @@ def test_a_training_lowers_the_error_and_begins_with_the_same_inputs(arm):
 
 @pytest.mark.parametrize(("kind", "ratio"), [("content", 6.6), ("position", 6.6), ("clean", 1)])
 def test_models_set_by_hand(kind, ratio):
-    arm = toy.Arm()
+    found = toy.traits(toy.by_hand(kind, toy.Arm(), 2, 0), 64, 0)
+    is_sink = ratio > 3
+    for name in ("norm_ratio", "first_norm_ratio"):
+        assert found[name].tolist() == pytest.approx([ratio] * 2, abs=0.3)
+    assert found["outlier_inputs"].tolist() == [is_sink] * 2
+    received = 0.87 if is_sink else 1 / toy.TOKENS
+    assert found["sink_attention"].tolist() == pytest.approx([received] * 2, abs=0.02)
+    assert (found["content_left"] < 0.1).tolist() == [is_sink] * 2
+    assert "register_ratio" not in found
+
+
+def test_traits_are_of_the_largest_free_token_and_of_idle_queries():
+    """Against loops over the inputs of one training, of two pairs of blocks and two registers."""
+    arm = toy.Arm(free=2, depth=2, registers=2)
+    model = toy.Toy(arm, 2, torch.Generator().manual_seed(0))
+    found, inputs = toy.traits(model, 32, 5), toy.draw(arm, 2, 32, torch.Generator().manual_seed(5))
     with torch.no_grad():
-        found = toy.by_hand(kind, arm, 2, 0)(drawn(arm).tokens)
-    norms = found.tokens[0].norm(dim=-1)
-    assert (norms[:, :, 0].mean() / norms[:, :, 1:].median()).item() == pytest.approx(
-        ratio, abs=0.3
-    )
-    received = found.attention[0][..., 0].mean().item()
-    assert received == pytest.approx(0.87 if ratio > 3 else 1 / toy.TOKENS, abs=0.02)
+        seen = model(inputs.tokens)
+    for name, place in {"first_norm_ratio": 0, "norm_ratio": 1, "end_norm_ratio": 2}.items():
+        norms = seen.tokens[place][1].norm(dim=-1)  # (input, token)
+        median = norms[:, 2:8].flatten().sort().values[(32 * 6 - 1) // 2].item()
+        expected = sum(max(row[:2]) for row in norms.tolist()) / 32 / median
+        assert found[name][1].item() == pytest.approx(expected)
+        if name == "norm_ratio":
+            registers = sum(max(row[8:]) for row in norms.tolist()) / 32 / median
+            assert found["register_ratio"][1].item() == pytest.approx(registers)
+    attention, idle = seen.attention[1][1], inputs.idle[1]
+    rows = [attention[i, q] for i in range(32) for q in range(2, 8) if idle[i, q]]
+    received = torch.stack(rows).mean(0)  # (key,)
+    assert found["sink_attention"][1].item() == pytest.approx(received[:2].sum().item())
+    assert found["register_attention"][1].item() == pytest.approx(received[8:].sum().item())
+    busy = toy.traits(toy.Toy(toy.Arm(idle=0), 2, torch.Generator().manual_seed(0)), 32, 5)
+    assert busy["sink_attention"].isnan().all()
