@@ -21,7 +21,7 @@ import pandas as pd
 from helpers.claims.numbers import FLOAT, RELATIVE, VALUE
 from helpers.claims.project import Project
 from helpers.claims.result import IMAGES_SUFFIX, read_result
-from helpers.run.execute import Outcome, execute, parallel
+from helpers.run.execute import Outcome, execute_claim, parallel
 
 VALUE_OF = ["model", "value"]  # what names a value in the tables of numbers by image
 IMAGES = 64  # of a result, unless its record was made on others
@@ -84,7 +84,7 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     images = images or record.get("images", IMAGES)
     known = project.registry[id].parameters
     given = {x: y for x, y in fewer(result["parameters"], images).items() if x in known}
-    done = execute(project, id, given, threads)
+    done = execute_claim(project, id, given, threads)
     stored = pd.read_parquet(path.with_name(f"{id}{IMAGES_SUFFIX}"))
     stored = stored[~stored["model"].isin(done.result["not_run"])]
     pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))

@@ -10,7 +10,7 @@ import torch
 from timm.models import save_for_hf
 
 from helpers.claims.project import Project
-from helpers.run.execute import execute
+from helpers.run.execute import execute_claim
 from helpers.run.parameters import resolve, texts_in
 
 PROJECT = Project()
@@ -70,5 +70,5 @@ def test_the_notebook_runs(id, stand_in):
     parameters = small(resolve(PROJECT, id, "paper"), defaults, stand_in)
     names = {*texts_in([parameters[name] for name in MODELS if name in parameters])}
     assert all(name.startswith("local-dir:") for name in names - {""})
-    done = execute(PROJECT, id, parameters)
+    done = execute_claim(PROJECT, id, parameters)
     assert done.result["verdict"] and not done.result["not_run"]

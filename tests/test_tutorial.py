@@ -18,7 +18,7 @@ from helpers.images import load_images
 from helpers.interventions import test_time_registers as shifted  # not a test
 from helpers.models import load_backbone
 from helpers.run.check import absolute_path
-from helpers.run.kernel import executed
+from helpers.run.kernel import run_notebook
 
 ROOT = Project().root
 PATH = ROOT / "notebooks" / "tutorial.ipynb"
@@ -56,7 +56,7 @@ def run(tmp_path, monkeypatch):
     notebook.cells.append(new_code_cell(save))
     nbformat.write(notebook, tmp_path / PATH.name)
     # A kernel with one thread is forked from a process that has read the environment.
-    return printed(executed(tmp_path / PATH.name, {}, ROOT, threads=2)), torch.load(file)
+    return printed(run_notebook(tmp_path / PATH.name, {}, ROOT, threads=2)), torch.load(file)
 
 
 def check(variables, text, backbone, images):
@@ -146,4 +146,5 @@ def test_with_weights_and_without_labels_it_counts_answers_that_change(tmp_path,
 @weights
 @pytest.mark.skipif("REGISTERS_DATA" not in os.environ, reason="REGISTERS_DATA names no data")
 def test_stored_outputs_are_those_of_the_code():
-    assert numbers(printed(executed(PATH, {}, ROOT))) == numbers(printed(nbformat.read(PATH, 4)))
+    fresh, stored = run_notebook(PATH, {}, ROOT), nbformat.read(PATH, 4)
+    assert numbers(printed(fresh)) == numbers(printed(stored))

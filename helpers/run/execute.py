@@ -24,7 +24,7 @@ from helpers.claims.project import CONTROLS, Project, of_numbers, other_inputs
 from helpers.claims.result import IMAGES_SUFFIX, Calibration, Result, as_expected, read_result
 from helpers.claims.values import FOLDER, NAME
 from helpers.files import write_bytes, write_text
-from helpers.run.kernel import OwnKernel, executed
+from helpers.run.kernel import OwnKernel, run_notebook
 from helpers.run.parameters import check_replaced, check_run, resolve_all
 from helpers.run.provenance import fingerprint, provenance
 
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
         return f"{self.id}  {said}{seconds}" + (f": {self.reason}" if self.reason else "")
 
 
-class Executed(NamedTuple):
+class ExecutedClaim(NamedTuple):
     """An executed notebook, its result as JSON data, the file of its values by image, and the wall
     time.
     """
@@ -74,13 +74,13 @@ class Executed(NamedTuple):
         write_text(folder / f"{id}.json", text + "\n")
 
 
-def execute(
+def execute_claim(
     project: Project,
     id: str,
     parameters: Mapping[str, Any] | None = None,
     threads: int = 1,
     cache: str = "none",
-) -> Executed:
+) -> ExecutedClaim:
     """Execute the notebook of a claim with these parameters, else its own, and with captures in the
     folder `cache`.
     """
@@ -88,10 +88,10 @@ def execute(
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
         variables = {FOLDER: folder, CACHE: cache}
-        notebook = executed(project.source(id), given, project.root, threads, variables)
+        notebook = run_notebook(project.source(id), given, project.root, threads, variables)
         images = Path(folder) / NAME
         content = images.read_bytes() if images.is_file() else None
-    return Executed(notebook, bundle(notebook), content, time.perf_counter() - started)
+    return ExecutedClaim(notebook, bundle(notebook), content, time.perf_counter() - started)
 
 
 def run_claims(
@@ -135,13 +135,13 @@ def run_claims(
             check_replaced(folder / f"{id}.json", own)
     if plan:
         return [kept.get(id, Outcome(id, "to run")) for id in resolved]
-    compute = computed if ray is None else _on_ray(ray)
+    execute_one = run_here if ray is None else _on_ray(ray)
 
-    def run_one(id: str, threads: int) -> Outcome:
+    def keep_or_run(id: str, threads: int) -> Outcome:
         if id in kept:
             return kept[id]
         threads = 1 if run == CONTROLS else threads  # so that sums have one order
-        done = compute(project.root, id, run, resolved[id], threads, code[id])
+        done = execute_one(project.root, id, run, resolved[id], threads, code[id])
         done.write(folder)
         verdict, reason = done.result["verdict"], done.result["reason"]
         if run == CONTROLS:
@@ -150,17 +150,17 @@ def run_claims(
         missing = [f"{x} was not run ({why})" for x, why in done.result["not_run"].items()]
         return Outcome(id, verdict, done.seconds, "; ".join([reason, *missing]))
 
-    return parallel(run_one, list(resolved), jobs if ray is None else len(resolved))
+    return parallel(keep_or_run, list(resolved), jobs if ray is None else len(resolved))
 
 
-def computed(
+def run_here(
     root: Path,
     id: str,
     run: str,
     parameters: Mapping[str, Any],
     threads: int,
     code: str,
-) -> Executed:
+) -> ExecutedClaim:
     """Execute the notebook of a claim on this machine; the result has its provenance."""
     project = Project(root)
     if fingerprint(project, id) != code:
@@ -169,7 +169,7 @@ def computed(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     cache = os.environ.get(CACHE) or str(root / "_build" / "captures")
     cache = "none" if run == CONTROLS else cache
-    done = execute(project, id, parameters, threads, cache)
+    done = execute_claim(project, id, parameters, threads, cache)
     if run != CONTROLS:  # these are compared and shown without their file
         refer_to_file(done.notebook)
     judged = Result.from_json(project.registry[id], done.result)
@@ -192,8 +192,8 @@ def computed(
     return done._replace(result=result | {"provenance": origin})
 
 
-def _on_ray(address: str) -> Callable[..., Executed]:
-    """`computed` as a task of a Ray cluster, with a GPU where the parameter `device` is one.
+def _on_ray(address: str) -> Callable[..., ExecutedClaim]:
+    """`run_here` as a task of a Ray cluster, with a GPU where the parameter `device` is one.
 
     Every machine needs the project at the same path. A task computes with OMP_NUM_THREADS threads,
     one unless set, and has as many CPUs.
@@ -204,14 +204,14 @@ def _on_ray(address: str) -> Callable[..., Executed]:
     if not ray.is_initialized():
         ray.init(address or None, include_dashboard=False, logging_level="WARNING")
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
-    task = ray.remote(computed)
+    task = ray.remote(run_here)
 
-    def compute(root: Path, id: str, run: str, own: Mapping, _: int, code: str) -> Executed:
+    def run_there(root: Path, id: str, run: str, own: Mapping, _: int, code: str) -> ExecutedClaim:
         gpus = int(own.get("device", "cpu") != "cpu")
         sent = task.options(num_cpus=threads, num_gpus=gpus, max_retries=0)
         return ray.get(sent.remote(root, id, run, own, threads, code))
 
-    return compute
+    return run_there
 
 
 def _kept(project: Project, run: str, id: str, parameters: dict, code: str) -> Outcome | None:
@@ -237,7 +237,7 @@ def store_outputs(project: Project, ids: Sequence[str], jobs: int | None = None)
     """
 
     def store_one(id: str, _: int) -> Outcome:
-        path, done = project.source(id), execute(project, id)
+        path, done = project.source(id), execute_claim(project, id)
         found = numbers.of_notebook(done.notebook, project.registry[id])
         beside = numbers.beside(path)
         write_text(beside, numbers.renewed(beside, found))

@@ -138,7 +138,7 @@ class OwnKernel(AsyncKernelManager):
                 asyncio.run(kernel.signal_kernel(signal.SIGKILL))
 
 
-def executed(
+def run_notebook(
     path: Path,
     parameters: Mapping[str, Any],
     root: Path,

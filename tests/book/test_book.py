@@ -14,7 +14,7 @@ from helpers.book.build import assemble, build
 from helpers.claims.criteria import Value
 from helpers.claims.result import judge
 from helpers.images import load_images
-from helpers.run.execute import Executed
+from helpers.run.execute import ExecutedClaim
 
 ROOT = Path(__file__).parents[2]
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -69,7 +69,7 @@ def publish_run(project, run, id, models=("vit-a",), score=2.0):
     origin = ORIGIN | {"sources": result.pop("sources")}
     origin["notebook"] = hashlib.sha256(text).hexdigest()
     data = {**result, "run": run, "parameters": {}, "provenance": origin}
-    Executed(notebook, data, None, 0.0).write(project.runs / run)
+    ExecutedClaim(notebook, data, None, 0.0).write(project.runs / run)
 
 
 @pytest.fixture

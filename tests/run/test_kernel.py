@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.run.kernel import executed
+from helpers.run.kernel import run_notebook
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def ran(tmp_path):
 
     def run(source, threads=1):
         nbformat.write(new_notebook(cells=[new_code_cell(source)]), tmp_path / "some.ipynb")
-        notebook = executed(tmp_path / "some.ipynb", {}, tmp_path, threads)
+        notebook = run_notebook(tmp_path / "some.ipynb", {}, tmp_path, threads)
         return "".join(output.text for output in notebook.cells[0].outputs)
 
     return run
@@ -49,7 +49,7 @@ print(one["patch_norms"].equal(two["patch_norms"]))"""
 def test_a_comment_with_a_value_is_no_warning(tmp_path, caplog):
     cell = new_code_cell('x = 0  # or "MODEL x=1"', metadata={"tags": ["parameters"]})
     nbformat.write(new_notebook(cells=[cell]), tmp_path / "some.ipynb")
-    executed(tmp_path / "some.ipynb", {"x": 1}, tmp_path)
+    run_notebook(tmp_path / "some.ipynb", {"x": 1}, tmp_path)
     assert not caplog.records
 
 

@@ -108,7 +108,7 @@ def test_only_what_differs_from_the_defaults_is_on_the_page(project):
 
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
-    monkeypatch.setattr(execute, "execute", counted := Mock(wraps=execute.execute))
+    monkeypatch.setattr(execute, "execute_claim", counted := Mock(wraps=execute.execute_claim))
 
     def status(project, **options):
         before = counted.call_count
