@@ -269,7 +269,7 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
     again = several or (html and not overrides and profile is None)
     failed = 0
     for run, claims in chosen.items():
-        claims = [id for id in claims if paper in (None, project.registry[id].paper)]
+        claims = [id for id in claims if paper in (None, project.registry[id].paper.id)]
         if not claims:
             continue
         outcomes = execute.run_claims(

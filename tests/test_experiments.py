@@ -10,7 +10,7 @@ PROJECT = Project()
 CLAIMS = [
     claim
     for claim in PROJECT.registry.claims.values()
-    if claim.source.bib and "outlier_tokens > 0" in map(str, claim.criterion.applies)
+    if claim.paper.bib and "outlier_tokens > 0" in map(str, claim.criterion.applies)
 ]
 
 

@@ -137,7 +137,7 @@ class Book:
         """
         standings = self.standings
         tested = {id: one for id, one in standings.items() if one.verdict in ANSWERED}
-        papers = [self.registry[id].paper for id in tested if self.registry[id].source.bib]
+        papers = [self.registry[id].paper.id for id in tested if self.registry[id].paper.bib]
         return {
             "claims": len(standings),
             "tested": len(tested),

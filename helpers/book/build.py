@@ -111,7 +111,7 @@ def _moved(book: Book) -> dict[str, str]:
         page = f"{CLAIMS}/{id}.html" if id in book.pages else f"{CLAIMS}.html#{id}"
         if id not in book.pages:
             moved[f"{CLAIMS}/{id}"] = page
-        moved[f"notebooks/{claim.source.folder}/{id}"] = page
+        moved[f"notebooks/{claim.paper.folder}/{id}"] = page
         for found in book.findings(id):
             moved[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
             if found is not book.pages[id]:

@@ -55,7 +55,7 @@ def line(book: Book, claim: Claim) -> dict[str, Any]:
     and what the paper and the first result say.
     """
     found = results(book, claim)
-    says = SAYS.get(claim.paper_says["verdict"]) if claim.source.bib else None
+    says = SAYS.get(claim.paper_says["verdict"]) if claim.paper.bib else None
     return {
         "claim": claim,
         "results": found,
@@ -112,7 +112,7 @@ def limits(found: Finding, doubtful: bool) -> str:
         for one in result.sources
         if "weights_hash" not in one and any(name in one["name"] for name in tested)
     ]
-    theirs = {*claim.source.models.values()}
+    theirs = {*claim.paper.models.values()}
     others = "; none of the paper's own models" if theirs.isdisjoint(result.by_model) else ""
     measured = inert(" and ".join(models) or found.models)
     measured = ", on ".join(filter(None, [measured, " and ".join(images)]))
@@ -121,7 +121,7 @@ def limits(found: Finding, doubtful: bool) -> str:
     if doubtful and verdict in ANSWERED:
         unsure = "this *yes* is unchecked" if verdict == "supported" else "a *no* may be its own"
         why = f"The test {NEVER}, so {unsure}."
-    return f"We measured {measured}{others if claim.source.bib else ''}. {why}".strip()
+    return f"We measured {measured}{others if claim.paper.bib else ''}. {why}".strip()
 
 
 def how_to_read(found: Finding) -> str:

@@ -199,7 +199,7 @@ def _reported(claim: Claim) -> list[dict]:
         text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
         figures.append({
             "ours": row["name"], "note": "", "without": "", **row,
-            "checkpoint": claim.source.models.get(row["model"], ""),
+            "checkpoint": claim.paper.models.get(row["model"], ""),
             "text": f"{text} {row['unit']}".strip(),
             "numbers": [SCALES.get(row["unit"], 1.0) * x for x in printed],
         })  # fmt: skip

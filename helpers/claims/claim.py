@@ -62,7 +62,6 @@ class Claim:
     """
 
     id: str
-    paper: str
     title: str
     statement: str
     where: str
@@ -72,7 +71,7 @@ class Claim:
     criterion: Criterion
     expected: dict[str, str]
     profiles: dict[str, dict]
-    source: Paper
+    paper: Paper
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
     more_controls: dict = field(default_factory=dict)
@@ -84,7 +83,7 @@ class Claim:
         """The path of its notebook from the project's root."""
         if self.measured_by:
             return self.measured_by.notebook
-        return f"notebooks/{self.source.folder}/{self.id}.ipynb"
+        return f"notebooks/{self.paper.folder}/{self.id}.ipynb"
 
     @property
     def values_of(self) -> str:
@@ -212,7 +211,7 @@ def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName
     DIFFERENT where one does not, NOT_COMPARED where none could have come out otherwise. A test
     that goes beyond the paper is never compared. `models`: each that was judged -> its verdict.
     """
-    uncompared = NOT_COMPARED if claim.source.bib else OURS
+    uncompared = NOT_COMPARED if claim.paper.bib else OURS
     found = [model for model in models if not model.startswith(CONTROL)]
     if not found:
         only = (
@@ -243,7 +242,7 @@ def compare(claim: Claim, models: Mapping[str, str], values: Mapping[str, ByName
 
 def _spoken_of(claim: Claim) -> dict[str, str]:
     """The checkpoints of which the paper says something by name -> what."""
-    names, says = claim.source.models, claim.paper_says.get("models", {})
+    names, says = claim.paper.models, claim.paper_says.get("models", {})
     return {names.get(name, name): said for name, said in says.items()}
 
 

@@ -72,16 +72,14 @@ def load_registry(folder: Path | str | None = None) -> Registry:
             expected = entry["expected"] | {name: x["expected"] for name, x in more.items()}
             entry |= {"criterion": _criterion(entry["criterion"], more), "expected": expected}
             profiles = runs["profiles"].get(id, {})
-            registry.claims[id] = Claim(
-                id, name, **entry, profiles=profiles, source=paper, root=root
-            )
+            registry.claims[id] = Claim(id, **entry, profiles=profiles, paper=paper, root=root)
         statements |= {id: (paper, entry) for id, entry in data.get("statements", {}).items()}
     for id, (paper, entry) in statements.items():
         claim = registry[entry.pop("measured_by")]
         entry |= {"criterion": _criterion(entry["criterion"], {}), "measured_by": claim}
         own = {"reported": [], "predicted": None, "more_controls": {}, **entry}
         registry.statements[id] = replace(
-            claim, id=id, paper=paper.id, source=paper, title=entry["statement"], **own
+            claim, id=id, paper=paper, title=entry["statement"], **own
         )
     return registry
 

@@ -103,7 +103,7 @@ class Result:
     def _fails_beyond(self, model: str) -> bool:
         """Whether a model is refuted, and by nothing but tests that go beyond the paper."""
         criterion, own = self.claim.criterion, self.by_model[model]
-        if self.models[model] != "refuted" or not self.claim.source.bib:
+        if self.models[model] != "refuted" or not self.claim.paper.bib:
             return False
         return all(
             test.extension
@@ -177,7 +177,7 @@ class Result:
         """
         papers, last = defaultdict(list), []
         for row in self.claim.reported:
-            checkpoint = self.claim.source.models.get(row["model"])
+            checkpoint = self.claim.paper.models.get(row["model"])
             (papers[checkpoint] if checkpoint in self.by_model else last).append(row)
         cells = []
         for model, values in self.by_model.items():

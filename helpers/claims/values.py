@@ -221,7 +221,7 @@ class Values(list[Value]):
 
     def _threshold(self, test: Test) -> str:
         """How figures call the threshold of a test: whose it is, and which side must hold."""
-        criterion, is_ours = self.claim.criterion, test.extension or not self.claim.source.bib
+        criterion, is_ours = self.claim.criterion, test.extension or not self.claim.paper.bib
         kind = (
             "condition" if test in criterion.applies else "our test" if is_ours else "paper's test"
         )

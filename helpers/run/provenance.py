@@ -53,7 +53,7 @@ def fingerprint(project: Project, id: str) -> str:
     """Digest of package, weights, notebook, claims and versions: what need not be executed again
     on this machine.
     """
-    claims = project.root / "notebooks" / "claims" / f"{project.registry[id].source.file}.yml"
+    claims = project.root / "notebooks" / "claims" / f"{project.registry[id].paper.file}.yml"
     contents = project.source(id).read_bytes(), claims.read_bytes()
     capability = os.environ.get("ATEN_CPU_CAPABILITY", "")
     return digest_of(_package(), *contents, f"{_packages()} {capability}", length=16)

@@ -26,7 +26,7 @@ def claim_of(*tests, id="nr1-artifacts", applies=(), needs=(), quantifier="all",
     """A claim of the registry with another criterion."""
     one = PROJECT.registry[id]
     criterion = Criterion(quantifier, tests or (Test("score", ">", 1),), applies, needs)
-    return replace(one, criterion=criterion, source=replace(one.source, bib=bib), **more)
+    return replace(one, criterion=criterion, paper=replace(one.paper, bib=bib), **more)
 
 
 def found(claim, values, run="mine", kind="runs", notebook=None, more=(), **judged):
@@ -47,7 +47,7 @@ def scores(claim, run="mine", more=(), **models):
 def book_of(*findings, controls=(), replicates=None, registry=None):
     """A book of published results and of results on controls, of their claims alone."""
     own = {one.claim.id: one.claim for one in (*findings, *controls)}
-    papers = {one.source.id: one.source for one in own.values()}
+    papers = {one.paper.id: one.paper for one in own.values()}
     registry = registry or Registry(papers, own, replicates=replicates or {})
     runs = {}
     for one in findings:

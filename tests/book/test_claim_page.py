@@ -18,7 +18,7 @@ NORM, ATTENTION = Test("norm_reduction", ">", 50), Test("attention_reduction", "
 OUTLIERS = Test("outlier_images", ">", 0.05)
 BOTH = Criterion("all", (NORM, ATTENTION), (OUTLIERS,))
 TT3 = PROJECT.registry["tt3-attention-patterns"]
-CLAIM, DINOV2 = replace(TT3, criterion=BOTH), TT3.source.models["DINOv2"]
+CLAIM, DINOV2 = replace(TT3, criterion=BOTH), TT3.paper.models["DINOv2"]
 
 
 def values(model, outliers, norm=None, attention=None):

@@ -34,7 +34,7 @@ def claim_with(paper, *more_tests) -> Claim:
     criterion = replace(CRITERION, tests=(*CRITERION.tests, *more_tests))
     source = Paper("one", "one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
     told = {"paper_says": says(paper)}
-    return Claim("xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
+    return Claim("xx9-test", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
 
 
 def found(text, **more):
@@ -90,7 +90,7 @@ def test_what_has_no_answer_of_a_paper():
     claim = claim_with("supported; others holds")
     nothing = {"values": [], "not_run": {"vit_G": "no network"}}
     assert judge(claim, **nothing).compared[:2] == (NOT_COMPARED, "No model was judged.")
-    claim = replace(claim, source=replace(claim.source, bib=None))
+    claim = replace(claim, paper=replace(claim.paper, bib=None))
     assert judge(claim, **nothing).compared.status == OURS
     assert judge(claim, found("T undecided")).compared.status == OURS
 
@@ -104,7 +104,7 @@ def test_what_only_our_tests_refute_does_not_extend():
     assert result.shown == {"": "does not extend", "vit_T": "does not extend", "vit_S": "supported"}
     both = judge(claim, values + found("L fails", y=0.0))
     assert both.shown == result.shown | {"": "refuted", "vit_L": "refuted"}
-    ours = replace(claim, source=replace(claim.source, bib=None))
+    ours = replace(claim, paper=replace(claim.paper, bib=None))
     assert judge(ours, values).shown[""] == "refuted"
 
 

@@ -25,7 +25,7 @@ def claim_with(quantifier="all", **kinds) -> Claim:
     """A claim with the given criterion and nothing else of interest."""
     tests = {kind: tuple(Test(*test) for test in own) for kind, own in kinds.items()}
     criterion = Criterion(quantifier, **tests)
-    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], criterion, {}, {}, PAPER)
+    return Claim("xx9-test", "t", "s", "w", "m", "h", [], criterion, {}, {}, PAPER)
 
 
 def value(name, model="a", at=None, low=None, high=None):

@@ -32,7 +32,7 @@ def test_every_claim_is_there(registry):
     first = "darcet need-registers sorts test-time-registers decoupling later"
     assert list(registry.papers)[:6] == first.split() and len(registry.claims) > 44
     for claim in registry.claims.values():
-        assert claim.reported or claim.source.bib is None, claim.id
+        assert claim.reported or claim.paper.bib is None, claim.id
         assert {*claim.expected} == {*CONTROLS, *claim.more_controls}
         assert {*claim.more_controls} <= {*FURTHER}
     with pytest.raises(ValueError, match="did you mean 'nr3-redundancy'"):
@@ -41,7 +41,7 @@ def test_every_claim_is_there(registry):
 
 def test_what_the_papers_say_is_there(registry):
     """But for the questions that none of them asks."""
-    claims = [claim for claim in registry.claims.values() if claim.source.bib]
+    claims = [claim for claim in registry.claims.values() if claim.paper.bib]
     missing = [claim.id for claim in claims if not claim.paper_says["why"]]
     missing += [claim.id for claim in claims if "others" not in claim.paper_says]
     assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
@@ -106,7 +106,7 @@ def test_model_names_exist(registry):
 
 def test_profiles_of_notebooks(registry):
     for claim in registry.claims.values():
-        if claim.source.bib and claim.paper != "later":
+        if claim.paper.bib and claim.paper.id != "later":
             assert "vit-tiny" in claim.profiles and claim.profiles["paper"]["seed"] == 42, claim.id
         for changed in ({}, *claim.profiles.values()):
             if (name := (claim.parameters | changed)["dataset"]) != toy.TASK:
@@ -123,7 +123,7 @@ def test_what_is_derived(registry):
     claim = registry["tt4-domains"]
     assert claim.notebook == "notebooks/test_time_registers/tt4-domains.ipynb"
     one = registry["la1-presence"]
-    assert one.paper == "zero-ablation" and one.source.folder == "later"
+    assert one.paper.id == "zero-ablation" and one.paper.folder == "later"
     claim = registry["so2-layer-norms"]
     assert claim.parameters["models"] == list(CONTROLS) and claim.parameters["seed"] == 4
 
