@@ -139,7 +139,8 @@ class Finding:
     @property
     def files(self) -> list[Path]:
         """Its file, and the numbers of each image where it has them."""
-        paths = (self.path.with_suffix(end) for end in (".json", IMAGES_SUFFIX))
+        ends = (".json", IMAGES_SUFFIX) if self.path else ()
+        paths = (self.path.with_suffix(end) for end in ends)
         return [path for path in paths if path.is_file()]
 
     @property
