@@ -4,7 +4,7 @@ Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def box_hits(
 
 def corloc_under(
     seen: Mapping[str, Any],
-    kinds: Sequence[str],
+    kinds: Collection[str],
     truth: TrueBoxes | None,
     ends: Mapping[str, str],
 ) -> Estimates:
