@@ -60,7 +60,7 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
                 raise RuntimeError("; ".join([f"the book was not built, see {log}", *said[:1]]))
-    shutil.copytree(place / downloads.FOLDER, new / downloads.FOLDER)
+    shutil.copytree(place / downloads.DATA_FOLDER, new / downloads.DATA_FOLDER)
     shutil.copytree(place / FORWARD, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
@@ -73,7 +73,7 @@ def assemble(
     """Write the book's sources into `source` in `place`, and beside them what can be downloaded."""
     project, place = Project(root), place or root / "_build"
     book = Book.read(project, stored, only)
-    source, data, forward = (place / name for name in ("source", downloads.FOLDER, FORWARD))
+    source, data, forward = (place / name for name in ("source", downloads.DATA_FOLDER, FORWARD))
     for folder in (source, data, forward):
         shutil.rmtree(folder, ignore_errors=True)
     forward.mkdir(parents=True)
@@ -205,7 +205,7 @@ def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
             path.write_text(values.render(text, f"book/{path.name}"), encoding="utf-8")
     known = fragments.values(book)
     tests = downloads.tests(known["rows"], known["corrected"])
-    tests.to_csv(place / downloads.FOLDER / "tests.csv", **downloads.CSV)
+    tests.to_csv(place / downloads.DATA_FOLDER / "tests.csv", **downloads.CSV)
     texts = {
         **fragments.fragments(known),
         "explore": explore.fragment(book.project.root),

@@ -24,7 +24,7 @@ from helpers.claims.registry import term
 from helpers.claims.statistics import Judgement
 from helpers.files import read_content
 
-FOLDER = "data"  # of the built book
+DATA_FOLDER = "data"  # of the built book
 DICTIONARIES = ("values.dictionary.csv", "images.dictionary.csv")  # of book/_static
 CSV = {"index": False, "lineterminator": "\r\n"}
 NUMBERS = (*INTERVAL, "n")
@@ -136,4 +136,4 @@ def notebook_page(found: Finding) -> str:
 def notebook_of(page: str) -> str | None:
     """Where the notebook that a page shows lies below the root of the book, None of other pages."""
     place = page.removeprefix("book/notebooks/")
-    return f"{FOLDER}/{place}.ipynb" if place != page else None
+    return f"{DATA_FOLDER}/{place}.ipynb" if place != page else None

@@ -23,7 +23,7 @@ from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_im
 from helpers.names import size_name
 
 VERSION = 2  # of the form of a diagnosis as JSON
-FOLDER = "book/checkpoints"  # of a project, with the files that its book shows
+DIAGNOSES = "book/checkpoints"  # of a project, with the files that its book shows
 TRAINED = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))
 UNKNOWN = ("other", "not known here")
 BEGAN = "ImageNet-21k"  # how a recipe begins whose training began there
@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def stored(root: Path) -> list[dict[str, Any]]:
     """The diagnoses in a project of all but the reference models, by name."""
-    every = map(read, sorted((root / FOLDER).glob("*.json")))
+    every = map(read, sorted((root / DIAGNOSES).glob("*.json")))
     return [one for one in every if not one["model"].startswith(CONTROL)]
 
 

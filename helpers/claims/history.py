@@ -15,7 +15,7 @@ from helpers.claims.criteria import WHOLE, Criterion, Test
 from helpers.claims.registry import read_yaml
 from helpers.claims.result import Result
 
-FOLDER = "notebooks/criteria"
+CRITERIA = "notebooks/criteria"
 SEEN = ("nothing", "controls", "real data")
 BLIND, IMPLIED, LATE = "blind", "implied by known values", "after the fact"
 _KINDS = ("tests", "applies", "needs")
@@ -44,7 +44,7 @@ def load(root: Path) -> dict[str, list[Entry]]:
     """Claim -> its entries, the oldest first."""
     return {
         id: [Entry(**entry) for entry in entries]
-        for path in sorted((root / FOLDER).glob("*.yml"))
+        for path in sorted((root / CRITERIA).glob("*.yml"))
         for id, entries in read_yaml(path).items()
     }
 

@@ -31,8 +31,8 @@ from helpers.measures.registers import share_of_trainings
 from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
 from helpers.models import trained_alike
 
-FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
-NAME = "images.parquet"
+RUN_FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
+IMAGES_FILE = "images.parquet"
 SHARE = "share of"  # how the unit of a part of something begins
 # How the mean over images is estimated, by the unit of its term, or its `kind` where the unit does
 # not say it.
@@ -412,7 +412,7 @@ class Values(list[Value]):
         sources = [*lab.sources.values(), *(images.describe() for images in lab.sets)]
         once = {str(source): source for source in sources}
         result = judge(self.claim, self, list(once.values()), lab.not_run)
-        if folder := os.environ.get(FOLDER):
+        if folder := os.environ.get(RUN_FOLDER):
             each = zip(self, self._estimates.values(), strict=True)
             write_per_image(Path(folder), each, lab.sets)
         return result
@@ -487,4 +487,4 @@ def write_per_image(
             frame = pd.DataFrame({"number": numbers, **about})
             frames.append(frame.assign(image=frame.index)[COLUMNS])
     table = pd.concat(frames[1:] or frames)
-    table.to_parquet(folder / NAME, index=False, **PARQUET)
+    table.to_parquet(folder / IMAGES_FILE, index=False, **PARQUET)

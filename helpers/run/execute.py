@@ -22,7 +22,7 @@ from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
 from helpers.claims.project import CONTROLS, Project, of_numbers, other_inputs
 from helpers.claims.result import IMAGES_SUFFIX, Calibration, Result, as_expected, read_result
-from helpers.claims.values import FOLDER, NAME
+from helpers.claims.values import RUN_FOLDER, IMAGES_FILE
 from helpers.files import write_bytes, write_text
 from helpers.run.kernel import OwnKernel, run_notebook
 from helpers.run.parameters import check_replaced, check_run, resolve_all
@@ -87,9 +87,9 @@ def execute_claim(
     claim, started = project.registry[id], time.perf_counter()
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
-        variables = {FOLDER: folder, CACHE: cache}
+        variables = {RUN_FOLDER: folder, CACHE: cache}
         notebook = run_notebook(project.source(id), given, project.root, threads, variables)
-        images = Path(folder) / NAME
+        images = Path(folder) / IMAGES_FILE
         content = images.read_bytes() if images.is_file() else None
     return ExecutedClaim(notebook, bundle(notebook), content, time.perf_counter() - started)
 

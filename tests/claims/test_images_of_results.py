@@ -15,7 +15,7 @@ ROW = np.random.default_rng(2).random(20)
 def written(folder, estimates, dataset="scenes", images=(SCENES,)):
     rows = [(Value(name, "m", dataset), one) for name, one in estimates.items()]
     values.write_per_image(folder, rows, images)
-    return pd.read_parquet(folder / values.NAME)
+    return pd.read_parquet(folder / values.IMAGES_FILE)
 
 
 def test_a_row_for_each_number_of_an_image(tmp_path):
@@ -45,9 +45,9 @@ def test_a_notebook_writes_them_where_its_run_asks(tmp_path, monkeypatch):
     found = values.Values(load_registry()["nr1-artifacts"], "scenes")
     found.add("m", {"outlier_images": share(ROW > 0.5), "plain": 1.0})
     found.judge(Lab([], sets=[SCENES]))
-    monkeypatch.setenv(values.FOLDER, str(tmp_path))
+    monkeypatch.setenv(values.RUN_FOLDER, str(tmp_path))
     found.judge(Lab([], sets=[SCENES]))
-    assert len(pd.read_parquet(tmp_path / values.NAME)) == 20
+    assert len(pd.read_parquet(tmp_path / values.IMAGES_FILE)) == 20
     empty = values.Values(load_registry()["nr1-artifacts"], "x")
     empty.judge(Lab([], not_run={"m": "no network"}))
-    assert pd.read_parquet(tmp_path / values.NAME).empty
+    assert pd.read_parquet(tmp_path / values.IMAGES_FILE).empty

@@ -17,7 +17,7 @@ from helpers.measures.stats import NONE, Estimate
 from helpers.models import load_backbone
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / checkpoints.FOLDER).glob("*.json"))
+FILES = sorted((ROOT / checkpoints.DIAGNOSES).glob("*.json"))
 
 
 def test_xx11_asks_all_augreg_checkpoints_that_timm_has_but_hybrids():

@@ -71,7 +71,7 @@ def test_outliers_and_sinks_are_told_apart(examined, model, cell, present):
 
 def test_the_file_stands_beside_those_of_the_book(examined):
     """Its fields hold those of the stored files, which have no rows an image."""
-    folder = Path(__file__).parents[2] / checkpoints.FOLDER
+    folder = Path(__file__).parents[2] / checkpoints.DIAGNOSES
     stored = json.loads((folder / "control-clean.json").read_text())
     for diagnosis in examined.values():
         found = json.loads(json.dumps(to_json(diagnosis), allow_nan=False))
