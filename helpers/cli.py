@@ -213,7 +213,7 @@ def show(project, id, values):
     print(f"measure: {_line(claim.measure)}\ncriterion: {claim.criterion}\n\nresults:")
     for _, line, reason in _found(project, [id])[id]:
         print(f"  {line}", *([f"    {reason}"] if reason else []), sep="\n")
-    cells = read_notebook(project.source(id)).cells
+    cells = read_notebook(project.notebook_path(id)).cells
     (source,) = [one.source for one in cells if "parameters" in one.metadata.get("tags", ())]
     print(f"\nnotebook: {claim.notebook}\n\nparameters, on the reference models:\n{source}")
     for profile, values in claim.profiles.items():
@@ -280,7 +280,7 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
             continue
         failed |= _ended(outcomes)
         if any(outcome.status != "failed" for outcome in outcomes):
-            print(f"results in {project.place(run).relative_to(project.root)}")
+            print(f"results in {project.run_folder(run).relative_to(project.root)}")
         if html and not failed:
             from helpers.book.build import CLAIMS, build
 

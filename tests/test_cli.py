@@ -168,7 +168,7 @@ def test_book_runs_the_controls_and_prints_the_page(project, typed, monkeypatch,
     written = {path.stem for path in (project.runs / "controls").glob("*.json")}
     assert written == {"aa1-first", "aa2-second"}
     monkeypatch.setattr(book, "build", lambda root: pytest.fail("built"))
-    path = project.source("aa1-first")
+    path = project.notebook_path("aa1-first")
     path.write_text(path.read_text().replace('mode == \\"fail\\"', "True"))
     assert main(["book"], project.root) == 1
     assert "was not built" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def _read(project: Project, kind: str, only: Only, log: Log) -> Runs:
 def _on_controls(project: Project, id: str, stored: bool) -> Finding:
     """A claim's notebook on the controls, as run here or else as the source is stored."""
     path = project.runs / CONTROLS / f"{id}.ipynb"
-    path = path if path.is_file() and not stored else project.source(id)
+    path = path if path.is_file() and not stored else project.notebook_path(id)
     try:
         notebook = read_notebook(path)
         return Finding(project.registry[id], bundle(notebook), notebook, CONTROLS)

@@ -18,7 +18,7 @@ import numpy as np
 from helpers.claims.claim import Claim
 from helpers.claims.criteria import Value
 from helpers.claims.notebook import bundle, displayed
-from helpers.claims.project import SAME, SUFFIX
+from helpers.claims.project import NUMBERS_SUFFIX, SAME_CODE
 from helpers.claims.result import Result
 from helpers.figures.data import FIGURE, rounded
 
@@ -51,7 +51,7 @@ class Deviation(NamedTuple):
 
 def beside(notebook: Path) -> Path:
     """The file with the numbers of this notebook."""
-    return notebook.with_suffix(SUFFIX)
+    return notebook.with_suffix(NUMBERS_SUFFIX)
 
 
 def read(path: Path) -> dict:
@@ -96,7 +96,7 @@ def renewed(path: Path, numbers: Mapping) -> str:
     moved = {x.path.partition("/")[0] for x in compare(stored, numbers) if x.ratio > 1}
     fresh = stored | {part: numbers[part] for part in moved}
     if "values" in moved:
-        fresh.pop(SAME, None)
+        fresh.pop(SAME_CODE, None)
     elif "figures" in moved:
         fresh["figures"] = _showing(stored["values"], numbers["values"], numbers["figures"])
     return text(fresh)

@@ -16,8 +16,8 @@ from helpers.claims.registry import Registry, default, load_registry
 from helpers.files import digest_of_json
 
 CONTROLS = "controls"  # the run on the reference models, which calibrates and is no finding
-SUFFIX = ".numbers.json"  # of the file beside a notebook; see numbers.py
-SAME = "same_code"  # in it: `of_numbers` under earlier defaults, by the code of today's
+NUMBERS_SUFFIX = ".numbers.json"  # of the file beside a notebook; see numbers.py
+SAME_CODE = "same_code"  # in it: `values_digest` under earlier defaults, by the code of today's
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Project:
         """The folder with one folder per run that is not published; the book shows them."""
         return self.root / "_build" / "runs"
 
-    def place(self, run: str) -> Path:
+    def run_folder(self, run: str) -> Path:
         """The folder that `run` writes into: a reader's own, but of the controls."""
         return (self.runs if run == CONTROLS else self.own) / run
 
@@ -53,17 +53,17 @@ class Project:
         """The `<id>.json` of every run that is not published, by run and identifier."""
         return sorted(self.own.glob("*/*.json"))
 
-    def source(self, id: str) -> Path:
+    def notebook_path(self, id: str) -> Path:
         """The source notebook of a claim."""
         return self.root / self.registry[id].notebook
 
     def stored_numbers(self, id: str) -> dict:
         """The numbers beside a notebook, without values where there are none."""
-        path = self.source(id).with_suffix(SUFFIX)
+        path = self.notebook_path(id).with_suffix(NUMBERS_SUFFIX)
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"values": {}}
 
 
-def of_numbers(stored: Mapping) -> str:
+def values_digest(stored: Mapping) -> str:
     """The digest of the values on the controls among the numbers stored beside a notebook."""
     return digest_of_json(stored["values"])[:16]
 
@@ -71,14 +71,14 @@ def of_numbers(stored: Mapping) -> str:
 def other_inputs(project: Project, data: Mapping, parameters: Mapping) -> list[str]:
     """In what today's project, run with these parameters, differs from that which gave a result.
 
-    Numbers of the same code under earlier defaults (`SAME`) are no others.
+    Numbers of the same code under earlier defaults (`SAME_CODE`) are no others.
     """
     id, made = data["id"], data["provenance"]["inputs"]["numbers"]
     numbers = project.stored_numbers(id)
     is_same = {
         "parameters": data["parameters"] == parameters,
         "criterion": data["criterion"] == project.registry[id].criterion.digest,
-        "numbers": made in (of_numbers(numbers), *numbers.get(SAME, ())),
+        "numbers": made in (values_digest(numbers), *numbers.get(SAME_CODE, ())),
     }
     return [part for part, same in is_same.items() if not same]
 

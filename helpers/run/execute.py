@@ -20,9 +20,9 @@ import nbformat
 
 from helpers.claims import history, numbers
 from helpers.claims.notebook import bundle, refer_to_file
-from helpers.claims.project import CONTROLS, Project, of_numbers, other_inputs
+from helpers.claims.project import CONTROLS, Project, other_inputs, values_digest
 from helpers.claims.result import IMAGES_SUFFIX, Calibration, Result, as_expected, read_result
-from helpers.claims.values import RUN_FOLDER, IMAGES_FILE
+from helpers.claims.values import IMAGES_FILE, RUN_FOLDER
 from helpers.files import write_bytes, write_text
 from helpers.run.kernel import OwnKernel, run_notebook
 from helpers.run.parameters import check_replaced, check_run, resolve_all
@@ -88,7 +88,7 @@ def execute_claim(
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
         variables = {RUN_FOLDER: folder, CACHE: cache}
-        notebook = run_notebook(project.source(id), given, project.root, threads, variables)
+        notebook = run_notebook(project.notebook_path(id), given, project.root, threads, variables)
         images = Path(folder) / IMAGES_FILE
         content = images.read_bytes() if images.is_file() else None
     return ExecutedClaim(notebook, bundle(notebook), content, time.perf_counter() - started)
@@ -127,7 +127,7 @@ def run_claims(
     check_run(run)
     resolved = resolve_all(project, ids, run, overrides, profile=profile, again=again)
     code = {id: fingerprint(project, id) for id in resolved}
-    folder, kept = project.place(run), {}
+    folder, kept = project.run_folder(run), {}
     for id, own in [] if force else resolved.items():
         if there := _kept(project, run, id, own, code[id]):
             kept[id] = there
@@ -186,7 +186,7 @@ def run_here(
         "started": started,
         "wall_s": round(done.seconds, 1),
         "energy_wh": round(done.seconds / 3600 * origin["energy_kw"] * 1000, 3),
-        "inputs": {"numbers": of_numbers(project.stored_numbers(id))},
+        "inputs": {"numbers": values_digest(project.stored_numbers(id))},
         "code": code,
     }
     return done._replace(result=result | {"provenance": origin})
@@ -216,8 +216,8 @@ def _on_ray(address: str) -> Callable[..., ExecutedClaim]:
 
 def _kept(project: Project, run: str, id: str, parameters: dict, code: str) -> Outcome | None:
     """The outcome where a result of the same inputs is published, or there and of the same code."""
-    for folder in (project.runs / run, project.place(run)):
-        path, published = folder / f"{id}.json", folder != project.place(run)
+    for folder in (project.runs / run, project.run_folder(run)):
+        path, published = folder / f"{id}.json", folder != project.run_folder(run)
         result = read_result(path) if path.is_file() else None
         if result and (published or result["provenance"].get("code") == code):
             if not other_inputs(project, result, parameters):
@@ -237,7 +237,7 @@ def store_outputs(project: Project, ids: Sequence[str], jobs: int | None = None)
     """
 
     def store_one(id: str, _: int) -> Outcome:
-        path, done = project.source(id), execute_claim(project, id)
+        path, done = project.notebook_path(id), execute_claim(project, id)
         found = numbers.of_notebook(done.notebook, project.registry[id])
         beside = numbers.beside(path)
         write_text(beside, numbers.renewed(beside, found))

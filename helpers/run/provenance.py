@@ -54,7 +54,7 @@ def fingerprint(project: Project, id: str) -> str:
     on this machine.
     """
     claims = project.root / "notebooks" / "claims" / f"{project.registry[id].paper.file}.yml"
-    contents = project.source(id).read_bytes(), claims.read_bytes()
+    contents = project.notebook_path(id).read_bytes(), claims.read_bytes()
     capability = os.environ.get("ATEN_CPU_CAPABILITY", "")
     return digest_of(_package(), *contents, f"{_packages()} {capability}", length=16)
 

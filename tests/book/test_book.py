@@ -76,7 +76,7 @@ def publish_run(project, run, id, models=("vit-a",), score=2.0):
 def library(project):
     """The small project with executed notebooks, pages, a published run, and a reader's own."""
     for id in project.registry.claims:
-        nbformat.write(executed(project.registry[id], CONTROLS)[0], project.source(id))
+        nbformat.write(executed(project.registry[id], CONTROLS)[0], project.notebook_path(id))
     parts = [{"caption": "All", "chapters": [{"file": name} for name in CHAPTERS]}]
     toc = {"format": "jb-book", "root": "book/index", "parts": parts}
     (project.root / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))

@@ -12,7 +12,7 @@ from helpers.claims.numbers import compare
 from helpers.claims.project import Project
 from helpers.files import digest_of_json
 
-PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
+PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.NUMBERS_SUFFIX}"))
 
 
 def of(values=None, figures=()):
@@ -63,7 +63,9 @@ def wrong_values(value):
         yield "n", value["n"] + 1
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name.removesuffix(numbers.SUFFIX))
+@pytest.mark.parametrize(
+    "path", PATHS, ids=lambda path: path.name.removesuffix(numbers.NUMBERS_SUFFIX)
+)
 def test_rounding_passes_in_every_file_and_what_is_wrong_does_not(path):
     stored = numbers.read(path)
     assert compare(stored, copy.deepcopy(stored)) == []
@@ -229,10 +231,10 @@ def test_renewed_numbers_keep_the_parts_that_did_not_move_and_the_measured_sprea
     rounded, moved = of({"x": {"value": 1.0001}}, [{"x": [1.0001]}]), of({"x": {"value": 2}})
     assert json.loads(numbers.renewed(path, rounded)) == first
     assert json.loads(numbers.renewed(path, moved)) == first | moved
-    path.write_text(numbers.text(first | {numbers.SAME: ["of earlier defaults"]}))
+    path.write_text(numbers.text(first | {numbers.SAME_CODE: ["of earlier defaults"]}))
     for value, is_same in ((1, True), (2, False)):  # another figure is no other code
         renewed = json.loads(numbers.renewed(path, of({"x": {"value": value}}, [{"x": [2]}])))
-        assert (numbers.SAME in renewed) == is_same
+        assert (numbers.SAME_CODE in renewed) == is_same
     # Another figure shows the values that are stored.
     path.write_text(numbers.text(first))
     fresh = of({"x": {"value": 1.0002}}, [{"x": [1.0002, 7]}])

@@ -13,7 +13,7 @@ from conftest import edit_yaml, make_project, rows, write_notebook
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.claims import numbers
-from helpers.claims.project import SAME, Project, of_numbers
+from helpers.claims.project import SAME_CODE, Project, values_digest
 from helpers.claims.result import read_result
 from helpers.run import check, execute
 from helpers.run.check import absolute_path, publish_run
@@ -113,18 +113,18 @@ def test_a_registry_that_has_changed_since(published, file, fields, outdated):
 
 
 def test_other_numbers_make_a_result_stale_but_not_those_of_the_same_code(published):
-    beside = numbers.beside(published.source("aa1-first"))
-    before = of_numbers(published.stored_numbers("aa1-first"))
+    beside = numbers.beside(published.notebook_path("aa1-first"))
+    before = values_digest(published.stored_numbers("aa1-first"))
     moved = {"values": {"control-clean": {"score": {"value": 2.001}}}}
     beside.write_text(json.dumps(moved))
     assert old(published) == [f"{RESULT}{STALE}numbers"]
-    beside.write_text(json.dumps(moved | {SAME: [before]}))  # under earlier defaults
+    beside.write_text(json.dumps(moved | {SAME_CODE: [before]}))  # under earlier defaults
     assert old(published) == []
 
 
 def test_what_cannot_be_read_is_a_line_and_the_others_follow(published):
     (published.runs / "mine" / "aa1-first.json").write_text("{")
-    published.source("aa1-first").write_text("{")
+    published.notebook_path("aa1-first").write_text("{")
     places = [line.partition(": ")[0] for line in problems(published)]
     assert places == [SOURCE[:-2], RESULT[:-2]]
     assert old(published) == []
@@ -149,7 +149,7 @@ def test_absolute_path(tmp_path, text, absolute):
 
 def test_registry_and_notebooks(project):
     edit_registry(project, {"profiles/aa1-first/large/modles": []}, PROFILES)
-    project.source("aa2-second").unlink()
+    project.notebook_path("aa2-second").unlink()
     write_notebook(project.root / "notebooks" / "beyond" / "aa4-extra.ipynb", "aa4-extra")
     *lines, last = problems(project)
     assert lines == [
@@ -190,7 +190,7 @@ def test_the_controls_are_not_published_and_give_what_is_expected(published):
 
 def test_numbers_beside_a_notebook(project):
     execute.store_outputs(project, ["aa1-first"])
-    beside = numbers.beside(project.source("aa1-first"))
+    beside = numbers.beside(project.notebook_path("aa1-first"))
     stored = json.loads(beside.read_text())
     beside.write_text(numbers.text({**stored, "spread": {"values/control-clean/score/value": 0.1}}))
     assert problems(project) == []

@@ -38,7 +38,7 @@ def written(project):
 
 
 def edit_source(project, id, old, new):
-    path = project.source(id)
+    path = project.notebook_path(id)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -203,7 +203,7 @@ def test_ctrl_c_ends_the_kernels_and_leaves_what_had_finished(project):
 
 
 def test_store_outputs_in_place(project):
-    path = project.source("aa1-first")
+    path = project.notebook_path("aa1-first")
     (outcome,) = execute.store_outputs(project, ["aa1-first"])
     assert outcome.status == "stored"
     stored = nbformat.read(path, 4)

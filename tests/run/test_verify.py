@@ -71,7 +71,7 @@ values.judge(Lab([], sets=[images]))"""
 
 
 def test_a_result_of_today_agrees_and_one_of_another_code_does_not(project, monkeypatch, capsys):
-    path = project.source("aa1-first")
+    path = project.notebook_path("aa1-first")
     notebook = nbformat.read(path, 4)
     notebook.cells[3].source = JUDGE
     nbformat.write(notebook, path)
