@@ -262,18 +262,25 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
     elif changed:
         chosen = {x: y for x, y in check.changed(project).items() if name in (None, x)}
     else:
-        chosen = {run: parameters.whole(project, run, overrides, profile)}
+        chosen = {run: parameters.claims_of_run(project, run, overrides, profile)}
     if not chosen:
         print("nothing is to be run")
     # --html without -p is the page of what was run: its parameters, not the defaults.
-    again = several or (html and not overrides and profile is None)
+    reuse = several or (html and not overrides and profile is None)
     failed = 0
     for run, claims in chosen.items():
         claims = [id for id in claims if paper in (None, project.registry[id].paper.id)]
         if not claims:
             continue
         outcomes = execute.run_claims(
-            project, claims, run, overrides, profile=profile, again=again, plan=plan, **options
+            project,
+            claims,
+            run,
+            overrides,
+            profile=profile,
+            reuse_parameters=reuse,
+            plan=plan,
+            **options,
         )
         if plan:
             print(*(f"{run}/{outcome}" for outcome in outcomes), sep="\n")

@@ -52,24 +52,24 @@ class Outcome(NamedTuple):
 
 
 class ExecutedClaim(NamedTuple):
-    """An executed notebook, its result as JSON data, the file of its values by image, and the wall
-    time.
+    """An executed notebook, its result as JSON data, the table of what its values take of each
+    image as the bytes of its file, and the wall time.
     """
 
     notebook: nbformat.NotebookNode
     result: dict
-    images: bytes | None
+    per_image: bytes | None
     seconds: float
 
     def write(self, folder: Path) -> None:
         """Write the files of the claim into `folder`, the result last."""
         id = self.result["id"]
         write_text(folder / f"{id}.ipynb", nbformat.writes(self.notebook) + "\n")
-        images = folder / f"{id}{IMAGES_SUFFIX}"
-        if self.images is None:
-            images.unlink(missing_ok=True)
+        path = folder / f"{id}{IMAGES_SUFFIX}"
+        if self.per_image is None:
+            path.unlink(missing_ok=True)
         else:
-            write_bytes(images, self.images)
+            write_bytes(path, self.per_image)
         text = json.dumps(self.result, ensure_ascii=False, allow_nan=False)
         write_text(folder / f"{id}.json", text + "\n")
 
@@ -85,13 +85,14 @@ def execute_claim(
     folder `cache`.
     """
     claim, started = project.registry[id], time.perf_counter()
+    # papermill writes what it is given into a cell of its own; the defaults are there already.
     given = {x: y for x, y in (parameters or {}).items() if y != claim.parameters[x]}
     with tempfile.TemporaryDirectory() as folder:
         variables = {RUN_FOLDER: folder, CACHE: cache}
         notebook = run_notebook(project.notebook_path(id), given, project.root, threads, variables)
-        images = Path(folder) / IMAGES_FILE
-        content = images.read_bytes() if images.is_file() else None
-    return ExecutedClaim(notebook, bundle(notebook), content, time.perf_counter() - started)
+        path = Path(folder) / IMAGES_FILE
+        per_image = path.read_bytes() if path.is_file() else None
+    return ExecutedClaim(notebook, bundle(notebook), per_image, time.perf_counter() - started)
 
 
 def run_claims(
@@ -101,7 +102,7 @@ def run_claims(
     overrides: Mapping[str, str] | None = None,
     *,
     profile: str | None = None,
-    again: bool = False,
+    reuse_parameters: bool = False,
     force: bool = False,
     jobs: int | None = None,
     ray: str | None = None,
@@ -114,7 +115,7 @@ def run_claims(
 
     Args:
         overrides: parameter -> value as text, for the claims that have the parameter.
-        profile, again: as in `parameters.resolve`.
+        profile, reuse_parameters: as in `parameters.resolve`.
         force: execute what would be kept, and replace results of other parameters.
         jobs: notebooks at a time; one per core unless given.
         ray: the address of a Ray cluster whose machines execute the notebooks, '' for the one that
@@ -125,7 +126,9 @@ def run_claims(
     parameters would be replaced.
     """
     check_run(run)
-    resolved = resolve_all(project, ids, run, overrides, profile=profile, again=again)
+    resolved = resolve_all(
+        project, ids, run, overrides, profile=profile, reuse_parameters=reuse_parameters
+    )
     code = {id: fingerprint(project, id) for id in resolved}
     folder, kept = project.run_folder(run), {}
     for id, own in [] if force else resolved.items():

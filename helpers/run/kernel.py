@@ -32,7 +32,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Dict, Int
 from traitlets.config import Config
 
-START = 600  # seconds that a kernel may take to start on a busy machine
+START_TIMEOUT = 600  # seconds that a kernel may take to start on a busy machine
 PRELOADED = ["timm", "seaborn", "scipy.stats", "papermill", "ipykernel.kernelapp"]
 PRELOADED += ["ipykernel.debugger"]
 # It warns of comments with '='; parameters.py has checked the parameters.
@@ -163,7 +163,7 @@ def run_notebook(
             language="python",
             # One that has all cores is alone, so that its bar runs into no other.
             progress_bar=sys.stderr.isatty() and threads == os.cpu_count(),
-            start_timeout=START,
+            start_timeout=START_TIMEOUT,
             resources={"metadata": {"path": str(root)}},
             kernel_manager_class=OwnKernel,
             config=Config({"OwnKernel": options}),
@@ -176,10 +176,10 @@ def run_notebook(
         reason = f"the kernel died while it ran {path.name}; it may have run out of memory"
         raise RuntimeError(f"{reason}; see {failed}") from None
     failed.unlink(missing_ok=True)
-    return neutral(notebook, root)
+    return without_machine_names(notebook, root)
 
 
-def neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNode:
+def without_machine_names(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNode:
     """Without what names this machine or this moment."""
     notebook.metadata.pop("papermill", None)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

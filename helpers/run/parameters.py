@@ -26,7 +26,7 @@ DIFFERING = {
 PAIRED = ("twins", "with_registers", "singles", "before")
 
 # What is the claim's own data set unless it is given: to learn on, and to show.
-FOLLOWING = ("train_dataset", "validation_dataset", "boxes_dataset", "examples")
+FOLLOW_DATASET = ("train_dataset", "validation_dataset", "boxes_dataset", "examples")
 
 
 def check_run(name: str) -> None:
@@ -114,25 +114,25 @@ def resolve(
     overrides: Mapping[str, str] | None = None,
     *,
     profile: str | None = None,
-    again: bool = False,
+    reuse_parameters: bool = False,
 ) -> dict:
     """All parameters of one claim in a run: the notebook's defaults, the profile called `profile`
     or else `run`, where there is one, and those of the command line that the claim has. A `dataset`
-    that is given there is also that of `FOLLOWING`, so that nothing is learned on the controls'
-    images in silence.
+    that is given there is also that of `FOLLOW_DATASET`, so that nothing is learned on the images
+    of the controls in silence.
 
-    Where there is no such profile, `again` takes the parameters of its result in `run`.
+    Where there is no such profile, `reuse_parameters` takes the parameters of its result in `run`.
     """
     claim, overrides = project.registry[id], overrides or {}
     if profile is not None:
         check_choice("profile", profile, claim.profiles)
     own = claim.profiles.get(profile or run)
     if own is None:
-        own = _earlier(project, id, run) if again else {}
+        own = _earlier(project, id, run) if reuse_parameters else {}
     defaults = claim.parameters
     given = {name: parse(x, defaults[name]) for name, x in overrides.items() if name in defaults}
     if "dataset" in given:
-        own = {x: given["dataset"] for x in FOLLOWING if x in defaults} | own
+        own = {x: given["dataset"] for x in FOLLOW_DATASET if x in defaults} | own
     parameters = checked(defaults, {**own, **given})
     _check_differing(parameters, given)
     _check_paired(parameters)
@@ -156,7 +156,7 @@ def resolve_all(
     return {id: resolve(project, id, run, overrides, **options) for id in ids}
 
 
-def whole(
+def claims_of_run(
     project: Project, run: str, given: Mapping[str, str] | None = None, profile: str | None = None
 ) -> list[str]:
     """The claims of a run: those with the profile that is named, or else with one of the run's name

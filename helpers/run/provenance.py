@@ -50,8 +50,9 @@ def _packages() -> dict[str, str]:
 
 
 def fingerprint(project: Project, id: str) -> str:
-    """Digest of package, weights, notebook, claims and versions: what need not be executed again
-    on this machine.
+    """Digest of all code that a result rests on; a result with the same one is kept.
+
+    Package, weights, notebook, its file of claims, versions, and what torch computes with here.
     """
     claims = project.root / "notebooks" / "claims" / f"{project.registry[id].paper.file}.yml"
     contents = project.notebook_path(id).read_bytes(), claims.read_bytes()

@@ -143,18 +143,18 @@ def test_whole_run(project):
     parameters of that."""
     edit_profiles(project.root, lambda profiles: profiles.pop("aa2-second"))
     project = Project(project.root)
-    assert parameters.whole(project, "large") == IDS[:1]
-    assert parameters.whole(project, "controls") == IDS
+    assert parameters.claims_of_run(project, "large") == IDS[:1]
+    assert parameters.claims_of_run(project, "controls") == IDS
     run(project, ["aa2-second"], "large", overrides={"n": "3"})
-    assert parameters.whole(project, "large") == IDS
-    again = run(project, IDS, "large", again=True)
+    assert parameters.claims_of_run(project, "large") == IDS
+    again = run(project, IDS, "large", reuse_parameters=True)
     assert statuses(again) == {"aa1-first": "supported", "aa2-second": "kept"}
     results = [read_result(project.own / "large" / f"{id}.json") for id in IDS]
     assert [result["parameters"]["n"] for result in results] == [5, 3]
     # A claim by its name begins with the defaults.
     assert parameters.resolve(project, "aa2-second", "large") == PARAMETERS
     with pytest.raises(ValueError, match="lagre"):
-        parameters.whole(project, "lagre")
+        parameters.claims_of_run(project, "lagre")
 
 
 def test_a_failed_notebook_stops_no_other_and_is_kept(project):
