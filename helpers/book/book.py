@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from helpers.book.finding import Finding
 from helpers.claims import history
 from helpers.claims.claim import STATUSES, Claim, compare
-from helpers.claims.criteria import NO, SHOWN
+from helpers.claims.criteria import ANSWERS, REFUTING, SHOWN
 from helpers.claims.notebook import bundle, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry
@@ -26,7 +26,7 @@ Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 Log = dict[str, list[history.Entry]]
 KEY = "key"  # tags the cell that draws the figure of a claim's page
 DIFFERS, VALIDATED = "runs differ", "validation only"
-ANSWERED = (*SHOWN[:4], DIFFERS)  # what counts as tested on models
+ANSWERED = (*ANSWERS, DIFFERS)  # what counts as tested on models
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
 
 
@@ -200,5 +200,5 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
         return Standing(VALIDATED if results or controls_only else "not run", status)
     status = min((one.compared.status for one in found), key=STATUSES.index)
     said = {one.without_controls for one in found}
-    differ = "supported" in said and said.intersection(NO)
+    differ = "supported" in said and said.intersection(REFUTING)
     return Standing(DIFFERS if differ else min(said, key=SHOWN.index), status)

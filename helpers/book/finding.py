@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 
 from helpers.book.render import TRAININGS, counted
 from helpers.claims.claim import Claim
-from helpers.claims.criteria import CONTROL, NO, NOT_TESTED, SHOWN
+from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED, REFUTING
 from helpers.claims.history import Entry, first_verdict, mark
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
@@ -106,7 +106,7 @@ class Finding:
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
         own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
-        judged = [x for x in own if own[x] in SHOWN[:4]]
+        judged = [x for x in own if own[x] in ANSWERS]
         self.tested = judged or [x for x in own if own[x] == NOT_TESTED] or [*own]
 
     def on(self, statement: Claim, entries: Sequence[Entry]) -> "Finding":
@@ -119,7 +119,7 @@ class Finding:
     @property
     def answers(self) -> bool:
         """Whether it decides something on trained models, or could have decided it."""
-        return bool(self.tested) and self.stored.shown[""] in SHOWN[:4]
+        return bool(self.tested) and self.stored.shown[""] in ANSWERS
 
     @property
     def tests(self) -> list[Decision]:
@@ -163,10 +163,11 @@ class Finding:
         """The tests that are put to a model."""
         criterion, shown = self.claim.criterion, self.result.shown
         values = self.result.by_model[model]
-        _, role, decisive = criterion.decisive(model, values)
-        forced = decisive if shown[model] == shown[""] != NOT_TESTED else []
-        tests = decisive if role == "applies" else criterion.tests
-        put = [(test, test in forced, role) for test in tests]
+        decisive = criterion.decisive(model, values)
+        role = decisive.role
+        deciding = decisive.tests if shown[model] == shown[""] != NOT_TESTED else []
+        tests = decisive.tests if role == "applies" else criterion.tests
+        put = [(test, test in deciding, role) for test in tests]
         if shown[model] == NOT_TESTED:
             put += [(test, True, "needs") for test in self.lacking]
         for test, decides, role in put:
@@ -184,7 +185,7 @@ class Finding:
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]
-        sign = (-1 if whole in NO else whole == "supported") * row.decides
+        sign = (-1 if whole in REFUTING else whole == "supported") * row.decides
         aside = row.verdict == "not applicable" != whole
         clear = inf if row.distance is None else row.distance  # of a value without an interval
         return aside, not row.decides, sign * clear if sign else 0

@@ -256,10 +256,10 @@ def _sides(claim: Claim, model: str, values: ByName) -> Iterator[Side]:
     """What the paper says of a model, and what was found on it: where the claim applies to it."""
     criterion, said = claim.criterion, _spoken_of(claim).get(model)
     tests = [test for test in criterion.tests if test.concerns(model) and not test.extension]
-    if not tests or criterion.decisive(model, values)[1] == "applies":
+    if not tests or criterion.decisive(model, values).role == "applies":
         return
     if said == "refuted":  # which of the tests fails there, the paper need not say
-        verdict, _, _ = replace(criterion, tests=tuple(tests)).decisive(model, values)
+        verdict = replace(criterion, tests=tuple(tests)).decisive(model, values).verdict
         yield Side(model, None, said, verdict)
     says = dict.fromkeys((test.value for test in tests), "holds") if said == "supported" else {}
     if said is None and not _excepted(claim, model):

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from helpers.files import digest_of_json
 
@@ -17,12 +18,13 @@ FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds 
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
 # Are shown and never stored; `Result.shown` says of what.
 DOES_NOT_EXTEND, NOT_TESTED = "does not extend", "not tested"
-SHOWN = (*VERDICTS[:2], DOES_NOT_EXTEND, VERDICTS[2], NOT_TESTED, *VERDICTS[3:])
+REFUTING = ("refuted", DOES_NOT_EXTEND)
+ANSWERS = ("supported", *REFUTING, "inconclusive")  # of a claim that was tested on models
+SHOWN = (*ANSWERS, NOT_TESTED, *VERDICTS[3:])
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
-NO = SHOWN[1:3]
-NO_YES = SHOWN[1:4]  # what a test that never says yes would give, whatever it measures
+NO_YES = ANSWERS[1:]  # what a test that never says yes would give, whatever it measures
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
 IMAGES = "images"  # what an interval is over, where nothing says otherwise
@@ -96,6 +98,7 @@ class Value:
             return None
         if self.is_bounded:
             return self.low, self.high
+        # A plain number is compared as it is; one of too few images could be anything.
         return (self.value, self.value) if self.n is None else (-math.inf, math.inf)
 
     @property
@@ -195,6 +198,14 @@ class Test:
         return f"{self.value} {self.op} {_number(self.margin)}{on}"
 
 
+class Decisive(NamedTuple):
+    """The verdict on one model, and what gave it."""
+
+    verdict: str
+    role: str  # the part of the criterion, 'applies' or 'tests'
+    tests: list[Test]  # of that part, those that forced the verdict
+
+
 @dataclass(frozen=True)
 class Criterion:
     """When a claim counts as supported."""
@@ -227,16 +238,16 @@ class Criterion:
 
     def on_model(self, model: str, values: ByName) -> tuple[str, str]:
         """Verdict and reason for one model, from its values by name."""
-        verdict, _, forced = self.decisive(model, values)
-        if not forced:
+        verdict, _, deciding = self.decisive(model, values)
+        if not deciding:
             return verdict, "no test is put to this model"
-        reason = "; ".join(self.sentence(test, values) for test in forced)
+        reason = "; ".join(self.sentence(test, values) for test in deciding)
         least = max(self.min_n, FEWEST)
-        asked = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
+        put = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
         # One of none (n = 0) is undefined, not of few.
         few = dict.fromkeys(
             f"{test.value} rests on {value.n}"
-            for test in asked
+            for test in put
             if (value := self.judged_by(test, values))
             and value.value is not None
             and 0 < (value.n or 0) < least
@@ -265,18 +276,17 @@ class Criterion:
     def outcome(self, test: Test, values: ByName) -> bool | None:
         return test.outcome(self.judged_by(test, values), values.get(test.baseline))
 
-    def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
-        """Verdict on one model, the part that gave it ('applies' or 'tests'), and its tests that
-        forced it.
-        """
+    def decisive(self, model: str, values: ByName) -> Decisive:
+        """What gave the verdict on one model."""
         for role in _ROLES if any(test.concerns(model) for test in self.tests) else ():
-            asked = [test for test in getattr(self, role) if test.concerns(model)]
-            outcomes = {test: self.outcome(test, values) for test in asked}
-            together = next((x for x in (False, None) if x in outcomes.values()), True)
-            if together in _ROLES[role]:
-                forced = [test for test in asked if outcomes[test] is together]
-                return _ROLES[role][together], role, forced
-        return "not applicable", "tests", []
+            put = [test for test in getattr(self, role) if test.concerns(model)]
+            outcomes = {test: self.outcome(test, values) for test in put}
+            # One that fails decides, else one that is undecided: of tests that must all hold.
+            joint = next((x for x in (False, None) if x in outcomes.values()), True)
+            if joint in _ROLES[role]:
+                deciding = [test for test in put if outcomes[test] is joint]
+                return Decisive(_ROLES[role][joint], role, deciding)
+        return Decisive("not applicable", "tests", [])
 
     def lacking(self, values: Mapping[str, ByName]) -> list[Test]:
         """What is needed and holds on no measured model; `values`: model -> name -> value."""

@@ -204,7 +204,7 @@ class Values(list[Value]):
         to a model, that is in the panels of the conditions alone. `called` is as in `of`.
         """
         criterion, own = self.claim.criterion, by_model(self)
-        none = {x for x in own if criterion.decisive(x, own[x])[0] == "not applicable"}
+        none = {x for x in own if criterion.decisive(x, own[x]).verdict == "not applicable"}
         panels = defaultdict(lambda: defaultdict(dict))  # value -> threshold -> model -> where
         for test in criterion.all_tests:
             judged = own if test in criterion.applies else own.keys() - none

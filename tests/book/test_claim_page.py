@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from helpers.book import claim_page
 from helpers.book.finding import Finding
 from helpers.book.render import macro, printed
-from helpers.claims.criteria import NO, Criterion, Test, Value
+from helpers.claims.criteria import REFUTING, Criterion, Test, Value
 from helpers.claims.history import Entry
 from helpers.run.parameters import parse
 
@@ -176,7 +176,7 @@ def test_every_published_result_says_what_decided_it_and_how_to_run_it_again(boo
             if row.decides and row.role == "tests":
                 outcomes = {"supported": True, "inconclusive": None}
                 assert row.outcome is outcomes.get(whole, False)
-        if whole in ("supported", *NO):
+        if whole in ("supported", *REFUTING):
             assert {*one.deciders} == {x for x, own in models.items() if x and own == whole}
         command = claim_page.rerun(claim, one.run, one.data["parameters"])
         assert command.startswith(f".venv/bin/python -m helpers run {claim.id} --run {one.run}")

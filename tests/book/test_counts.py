@@ -10,7 +10,7 @@ from books import PROJECT, book_of, claim_of, scores
 from helpers.book import book as counts
 from helpers.book.fragments import values
 from helpers.claims.claim import DIFFERENT, NOT_COMPARED, OURS, SAME
-from helpers.claims.criteria import NO, Test
+from helpers.claims.criteria import REFUTING, Test
 
 PAPER, ADDED = Test("score", ">", 1), Test("score", ">", 0, extension="not in this setting")
 
@@ -95,7 +95,7 @@ def test_every_page_of_the_built_book_says_the_same_numbers(site, book):
     expected = {**{name: counted[name] for name in ("tested", "claims")}, **counted["verdicts"]}
     expected["first"] = len({found.claim.id for found in known["moved_verdicts"]})
     assert sum(counted["verdicts"].values()) == counted["claims"] == len(PROJECT.registry.claims)
-    decided = (counted["verdicts"][kind] for kind in ("supported", *NO, "runs differ"))
+    decided = (counted["verdicts"][kind] for kind in ("supported", *REFUTING, "runs differ"))
     assert sum(decided) == known["shared"].decided
     for name in ("index", "claims"):
         text = (site / "book" / f"{name}.html").read_text(encoding="utf-8")
