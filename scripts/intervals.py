@@ -69,14 +69,14 @@ def mostly_zero(rng: Generator, n: int) -> Estimate:
     return over_images(rng.random(n) * (rng.random(n) < 0.2), (0, 1))
 
 
-def of_masked(estimator: Callable, carriers: int | None = None, matched: bool = False) -> Callable:
-    """One or two patches in the mask of `carriers` images (None: of all) score a unit higher, half
+def of_masked(estimator: Callable, n_masked: int | None = None, matched: bool = False) -> Callable:
+    """One or two patches in the mask of `n_masked` images (None: of all) score a unit higher, half
     a unit more or less together in each image; where `matched`, each at either of two positions."""
 
     def simulate(rng: Generator, n: int) -> Estimate:
         mask = np.zeros((n, PATCHES), dtype=bool)
         mask[:, 0], mask[:, 1] = True, rng.random(n) < 0.5
-        mask[n if carriers is None else carriers :] = False
+        mask[n if n_masked is None else n_masked :] = False
         if matched:
             mask[:, :2] = np.where((rng.random(n) < 0.5)[:, None], mask[:, 1::-1], mask[:, :2])
         scores = rng.normal(size=(n, PATCHES)) + mask * (1 + 0.5 * rng.normal(size=(n, 1)))

@@ -17,10 +17,10 @@ from helpers.interventions.neurons import (
     where_given,
 )
 from helpers.interventions.positions import (
-    carriers,
     expected_at,
     moved_sources,
     neurons_off_at,
+    patches_carrying,
     position_conditions,
     removed_patches,
     rolled_content,

@@ -63,7 +63,7 @@ def rolled_content(backbone: Backbone) -> Iterator[Backbone]:
         yield backbone
 
 
-def carriers(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list[int]:
+def patches_carrying(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list[int]:
     """The patches that carry the embeddings of `positions`, in the order of the grid."""
     return np.flatnonzero(np.isin(sources, list(positions))).tolist()
 
@@ -77,7 +77,7 @@ def expected_at(
     any other condition, and where the embeddings are zeroed, so that no patch has them.
     """
     moved = (
-        carriers(moved_sources(layout, positions, condition, seed), positions)
+        patches_carrying(moved_sources(layout, positions, condition, seed), positions)
         if condition in MOVES
         else []
     )

@@ -210,31 +210,32 @@ def jackknife(
     value: float,
     without: Float[np.ndarray, " image"],
     limits: Limits | None = None,
-    carriers: int | None = None,
+    n_counted: int | None = None,
     counts: bool = False,
 ) -> Estimate:
     """The interval of a smooth statistic, from its values without each image (Efron & Stein 1981).
 
     Student's t with the jackknife's standard error. Between `limits` it is taken on the logit
     scale, or on the log scale if only the lower one is finite, so that it ends inside them. A
-    statistic at a limit has Wilson's interval, as if each carrier were right: a perfect order of 20
-    images is not certainly perfect. What is 0 and may be anything above it has no interval.
+    statistic at a limit has Wilson's interval, as if each image that counts were right: a perfect
+    order of 20 images is not certainly perfect. What is 0 and may be anything above it has no
+    interval.
 
     Args:
         without: each of the images in turn; where one is nan there is no interval.
         limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio; ValueError for
             a value outside them.
-        carriers: the images that count, where not all do, such as those with an outlier.
+        n_counted: how many images count, where not all do, such as those with an outlier.
         counts: a share of patches, which is the same without any image but could have varied.
     """
     n, ends = len(without), NO_INTERVAL
-    carriers = n if carriers is None else carriers
-    if carriers >= FEWEST and np.isfinite([value, *without]).all():
+    n_counted = n if n_counted is None else n_counted
+    if n_counted >= FEWEST and np.isfinite([value, *without]).all():
         error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-        reach = np.array([-1, 1]) * stdtrit(carriers - 1, (1 + LEVEL) / 2) * error
-        ends = value + reach if limits is None else _within(value, reach, limits, carriers)
+        reach = np.array([-1, 1]) * stdtrit(n_counted - 1, (1 + LEVEL) / 2) * error
+        ends = value + reach if limits is None else _within(value, reach, limits, n_counted)
         if counts and ends[0] == ends[1]:
-            ends = _of_alike(value, carriers, limits)
+            ends = _of_alike(value, n_counted, limits)
     return Estimate(float(value), *map(float, ends), n, per_image=PerImage(value - without))
 
 
@@ -316,8 +317,8 @@ def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     wins, pairs = _wins(scores, positive, negative)
     rows = zip(scores, positive, negative, strict=True)
     inside = [((np.sign(s[p][:, None] - s[q]) + 1) / 2).sum() for s, p, q in rows]
-    own, carriers = positive.sum(axis=1) * negative.sum(axis=1), _fewer(positive, negative)
-    return _auc_interval(wins, pairs, np.array(inside), own, carriers)
+    own, n_counted = positive.sum(axis=1) * negative.sum(axis=1), _fewer(positive, negative)
+    return _auc_interval(wins, pairs, np.array(inside), own, n_counted)
 
 
 def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -336,9 +337,9 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     wins, pairs = np.sum([_wins(*(x[:, None] for x in place)) for place in places], axis=0)
     # An image has one patch at a position, so none to be compared with inside it.
     none = np.zeros(len(scores))
-    carriers = _fewer(positive[:, both], negative[:, both])
-    estimate = _auc_interval(wins, pairs, none, none, carriers)
-    return estimate._replace(n=carriers)
+    n_counted = _fewer(positive[:, both], negative[:, both])
+    estimate = _auc_interval(wins, pairs, none, none, n_counted)
+    return estimate._replace(n=n_counted)
 
 
 def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
@@ -372,8 +373,8 @@ def share_at(mask: PatchSet, positions: Sequence[int]) -> Estimate:
     if not all_masked.any():
         return NONE
     without = _divided(there.sum() - there, all_masked.sum() - all_masked)
-    carriers = int((all_masked > 0).sum())
-    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers, counts=True)
+    n_counted = int((all_masked > 0).sum())
+    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), n_counted, counts=True)
 
 
 def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -487,7 +488,7 @@ def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.nda
     return scores[kept], mask[kept]
 
 
-def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> np.ndarray:
+def _within(value: float, reach: np.ndarray, limits: Limits, n_counted: int) -> np.ndarray:
     """The ends of the interval of `jackknife` between limits, with its `reach` to either side."""
     lowest, width = limits[0], limits[1] - limits[0]
     if value < lowest - 1e-6 or value > limits[1] + 1e-6:
@@ -501,7 +502,7 @@ def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> n
     part = float(np.clip((value - lowest) / width, 0, 1))
     slope = part * (1 - part) * width
     if slope < AT_LIMIT * width:
-        return lowest + width * np.array(_share_interval(round(part) * carriers, carriers))
+        return lowest + width * np.array(_share_interval(round(part) * n_counted, n_counted))
     return lowest + width * expit(logit(part) + reach / slope)
 
 
@@ -629,13 +630,13 @@ def _auc_interval(
     pairs: np.ndarray,
     own_wins: np.ndarray,
     own_pairs: np.ndarray,
-    carriers: int,
+    n_counted: int,
 ) -> Estimate:
     """From `_wins`, and those of each image's patches with each other, else taken away twice."""
     without = _divided(
         wins[0].sum() - wins.sum(axis=0) + own_wins, pairs[0].sum() - pairs.sum(axis=0) + own_pairs
     )
-    return jackknife(wins[0].sum() / pairs[0].sum(), without, (0, 1), carriers=carriers)
+    return jackknife(wins[0].sum() / pairs[0].sum(), without, (0, 1), n_counted=n_counted)
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -661,7 +662,7 @@ def _of_moments(
     if np.isnan(value):
         return NONE
     without = statistic(*(moments.sum(axis=0) - moments for moments in groups))
-    return jackknife(value, without, limits, carriers=_fewer(*_groups(scores, mask)))
+    return jackknife(value, without, limits, n_counted=_fewer(*_groups(scores, mask)))
 
 
 def _standardised_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

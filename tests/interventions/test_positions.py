@@ -15,12 +15,12 @@ from helpers.interventions import (
     ablated_neurons,
     appended_registers,
     averaged_neurons,
-    carriers,
     dropped_patches,
     expected_at,
     moved_positions,
     moved_sources,
     neurons_off_at,
+    patches_carrying,
     position_conditions,
     removed_patches,
     rolled_content,
@@ -39,13 +39,13 @@ def test_swapped_patches_have_each_others_embeddings():
     assert sources[CORNERS].tolist() == LAYOUT.centre and sources[LAYOUT.centre].tolist() == CORNERS
     rest = [i for i in range(24) if i not in (*CORNERS, *LAYOUT.centre)]
     assert sources[rest].tolist() == rest
-    assert carriers(sources, CORNERS) == LAYOUT.centre
+    assert patches_carrying(sources, CORNERS) == LAYOUT.centre
 
 
 def test_a_permutation_gives_every_embedding_to_one_patch():
     sources = moved_sources(LAYOUT, CORNERS, "permuted", seed=3)
     assert sorted(sources.tolist()) == list(range(24)) and sources.tolist() != list(range(24))
-    at = carriers(sources, CORNERS)
+    at = patches_carrying(sources, CORNERS)
     assert at == sorted(sources.tolist().index(p) for p in CORNERS)
     assert not torch.equal(sources, moved_sources(LAYOUT, CORNERS, "permuted", seed=4))
 
@@ -53,7 +53,7 @@ def test_a_permutation_gives_every_embedding_to_one_patch():
 def test_zeroed_patches_have_no_embedding():
     sources = moved_sources(LAYOUT, CORNERS, "zeroed")
     assert sources.tolist() == [-1 if i in CORNERS else i for i in range(24)]
-    assert carriers(sources, CORNERS) == []
+    assert patches_carrying(sources, CORNERS) == []
 
 
 def test_conditions_move_what_each_model_has():

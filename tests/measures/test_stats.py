@@ -224,7 +224,7 @@ def test_fewer_than_five_images_have_no_interval(n):
         bootstrap(values, np.median),
         share(values > 0.3),
         jackknife(values.mean(), values),
-        jackknife(0.5, np.arange(9) / 9, carriers=n),
+        jackknife(0.5, np.arange(9) / 9, n_counted=n),
         stats.share_at(mask, range(20)),
         *(function(scores, mask) for function in OVER_PATCHES),
         spread,
@@ -242,7 +242,7 @@ def test_the_jackknife_of_a_mean_is_students_interval():
     estimate = jackknife(values.mean(), without)
     reference = scipy_stats.t.interval(0.95, 59, loc=values.mean(), scale=scipy_stats.sem(values))
     assert (estimate.low, estimate.high) == pytest.approx(tuple(reference)) and estimate.n == 60
-    few = jackknife(values.mean(), without, carriers=6)
+    few = jackknife(values.mean(), without, n_counted=6)
     ratio = scipy_stats.t.ppf(0.975, 5) / scipy_stats.t.ppf(0.975, 59)
     assert few.high - few.low == pytest.approx(ratio * (estimate.high - estimate.low))
 
@@ -261,7 +261,7 @@ def test_the_jackknife_stays_in_its_limits():
     # At a limit: as if every carrier were right, or wrong; what may be anything above 0 has no
     # interval, nor has what overflows.
     for value in (0.0, 1.0):
-        found = jackknife(value, np.full(60, value), (0, 1), carriers=20)
+        found = jackknife(value, np.full(60, value), (0, 1), n_counted=20)
         expected = share(np.full(20, value == 1))
         assert found[:3] == pytest.approx(expected[:3], abs=1e-12)
     for value, values in ((0.0, np.zeros(60)), (1e-3, np.tile([0.0, 2.0], 30))):
@@ -360,7 +360,7 @@ def test_intervals_are_those_of_the_jackknife_by_hand(function, digits):
     bearing = int(mask.any(axis=1).sum())
     assert estimate.value == pytest.approx(value)
     assert estimate.n == (bearing if function is matched_auc_over_images else len(scores))
-    reference = jackknife(value, without, limits, carriers=bearing)
+    reference = jackknife(value, without, limits, n_counted=bearing)
     np.testing.assert_allclose(estimate[:3], reference[:3], rtol=1e-5)
 
 
@@ -666,9 +666,9 @@ def test_the_interval_of_a_share_at_positions_is_the_jackknife_by_hand():
     def of(mask):
         return mask[:, [4, 7]].sum() / mask.sum()
 
-    carriers = int(mask.any(axis=1).sum())
-    assert carriers < 30 and (mask.sum(axis=1) == 1).any()
-    expected = jackknife(of(mask), without_each(of, mask), (0, 1), carriers=carriers)
+    n_counted = int(mask.any(axis=1).sum())
+    assert n_counted < 30 and (mask.sum(axis=1) == 1).any()
+    expected = jackknife(of(mask), without_each(of, mask), (0, 1), n_counted=n_counted)
     np.testing.assert_allclose(stats.share_at(mask, [4, 7])[:4], expected[:4], rtol=1e-9)
 
 
