@@ -28,7 +28,7 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
 LAUNCH = {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"}
-FORWARD = "forward"  # pages that lead from an old address to the new one
+REDIRECTS = "forward"  # pages that lead from an old address to the new one
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
@@ -61,7 +61,7 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
                 raise RuntimeError("; ".join([f"the book was not built, see {log}", *said[:1]]))
     shutil.copytree(place / downloads.DATA_FOLDER, new / downloads.DATA_FOLDER)
-    shutil.copytree(place / FORWARD, new, dirs_exist_ok=True)
+    shutil.copytree(place / REDIRECTS, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
     return site
@@ -73,10 +73,11 @@ def assemble(
     """Write the book's sources into `source` in `place`, and beside them what can be downloaded."""
     project, place = Project(root), place or root / "_build"
     book = Book.read(project, stored, only)
-    source, data, forward = (place / name for name in ("source", downloads.DATA_FOLDER, FORWARD))
-    for folder in (source, data, forward):
+    folders = ("source", downloads.DATA_FOLDER, REDIRECTS)
+    source, data, redirects = (place / name for name in folders)
+    for folder in (source, data, redirects):
         shutil.rmtree(folder, ignore_errors=True)
-    forward.mkdir(parents=True)
+    redirects.mkdir(parents=True)
     ignored = shutil.ignore_patterns("runs", *(["*.md"] if only else []))
     shutil.copytree(root / "book", source / "book", ignore=ignored)
     (source / "notebooks").mkdir()
@@ -97,26 +98,26 @@ def assemble(
         _write_run(book, results, source / "book")
     if not only:
         _write_pages(book, values, place)
-        for old, new in (_moved(book) | contents.get("meta", {}).get("moved", {})).items():
-            _write(forward / f"{old}.html", macro("forward", "../" * old.count("/") + new))
+        for old, new in (_redirects(book) | contents.get("meta", {}).get("moved", {})).items():
+            _write(redirects / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
 
 
-def _moved(book: Book) -> dict[str, str]:
-    """Addresses of pages that once were: of each claim's source and of its runs, and of claims
-    without a page, which are lines of the table of all claims.
+def _redirects(book: Book) -> dict[str, str]:
+    """Old address -> new one, of pages that once were: of each claim's source and of its runs, and
+    of claims without a page, which are lines of the table of all claims.
     """
-    moved = {}
+    redirects = {}
     for id, claim in book.registry.claims.items():
         page = f"{CLAIMS}/{id}.html" if id in book.pages else f"{CLAIMS}.html#{id}"
         if id not in book.pages:
-            moved[f"{CLAIMS}/{id}"] = page
-        moved[f"notebooks/{claim.paper.folder}/{id}"] = page
+            redirects[f"{CLAIMS}/{id}"] = page
+        redirects[f"notebooks/{claim.paper.folder}/{id}"] = page
         for found in book.findings(id):
-            moved[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
+            redirects[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
             if found is not book.pages[id]:
-                moved[f"book/notebooks/{found.place}/{id}"] = f"{page}#{found.anchor}"
-    return moved
+                redirects[f"book/notebooks/{found.place}/{id}"] = f"{page}#{found.anchor}"
+    return redirects
 
 
 def _comment(found: Finding, values: TemplateValues) -> None:

@@ -35,14 +35,14 @@ def fragments(known: Mapping) -> dict[str, str]:
 
 def values(book: Book) -> dict[str, Any]:
     """What the templates of fragments are filled in from."""
-    moved = [one for one in book.counted if one.first != one.stored.verdict]
+    changed = [one for one in book.counted if one.first != one.stored.verdict]
     by_verdicts = defaultdict(list)  # (first, present) -> results
-    for one in moved:
+    for one in changed:
         by_verdicts[one.first, one.stored.shown[""]].append(one)
     return {
         "book": book,
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],
-        "moved_verdicts": moved,
+        "changed_verdicts": changed,
         "by_verdicts": by_verdicts,
         "KINDS": KINDS,
         "SEEN": history.SEEN,

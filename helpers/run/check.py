@@ -65,8 +65,8 @@ def check_result(path: Path, project: Project) -> None:
         raise ValueError(f"is the result of {data['run']}/{data['id']}; move it back to its place")
     stored = Result.from_json(project.registry[data["id"]], data)
     # Where the criterion was changed, and not the verdict, `outdated` reports it.
-    if not stored.today and (moved := _moved(stored, stored.rejudged())):
-        raise ValueError(f"its values now give other verdicts: {moved}")
+    if not stored.today and (changes := _changed_verdicts(stored, stored.rejudged())):
+        raise ValueError(f"its values now give other verdicts: {changes}")
     if path.parent.name == CONTROLS:
         _check_calibration(stored)
 
@@ -81,8 +81,8 @@ def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
         if others := stale(project, data):
             reasons.append(f"stale, made with other {' and '.join(others)}")
         if now := stored.today:
-            moved = _moved(stored, now) or "the verdicts are the same"
-            reasons.append(f"judged by an earlier criterion; by today's {moved}")
+            changes = _changed_verdicts(stored, now) or "the verdicts are the same"
+            reasons.append(f"judged by an earlier criterion; by today's {changes}")
         if origin.get("git_dirty"):
             reasons.append("made with local changes")
         revision = origin.get("git_revision")
@@ -149,7 +149,7 @@ def _readable(project: Project) -> Iterator[tuple[Path, dict, Result]]:
                 yield path, data, Result.from_json(project.registry[path.stem], data)
 
 
-def _moved(stored: Result, now: Result) -> str:
+def _changed_verdicts(stored: Result, now: Result) -> str:
     """`supported, now refuted; on control-clean supported, now refuted`, '' where none differs."""
     before, after = ({"": one.verdict, **one.models} for one in (stored, now))
     both = [(x, *(own.get(x, "not judged") for own in (before, after))) for x in after | before]

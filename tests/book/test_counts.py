@@ -93,7 +93,7 @@ def test_what_is_counted():
 def test_every_page_of_the_built_book_says_the_same_numbers(site, book):
     known, counted = values(book), book.counts
     expected = {**{name: counted[name] for name in ("tested", "claims")}, **counted["verdicts"]}
-    expected["first"] = len({found.claim.id for found in known["moved_verdicts"]})
+    expected["first"] = len({found.claim.id for found in known["changed_verdicts"]})
     assert sum(counted["verdicts"].values()) == counted["claims"] == len(PROJECT.registry.claims)
     decided = (counted["verdicts"][kind] for kind in ("supported", *REFUTING, "runs differ"))
     assert sum(decided) == known["shared"].decided

@@ -36,7 +36,7 @@ def test_a_run_that_repeats_another_counts_in_no_sum():
     for name in ("rows", "shared"):
         assert known[name] == alone[name], name
     assert known["book"].counts == alone["book"].counts
-    assert known["moved_verdicts"] == [mine] and known["book"].repeated(ONE.id) == [again]
+    assert known["changed_verdicts"] == [mine] and known["book"].repeated(ONE.id) == [again]
 
 
 def test_models_that_were_trained_here_are_counted_together():
