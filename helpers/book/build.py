@@ -32,20 +32,20 @@ REDIRECTS = "forward"  # pages that lead from an old address to the new one
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
-def build(root: Path, place: Path | None = None, stored: bool = False, only: Only = None) -> Path:
+def build(root: Path, out: Path | None = None, stored: bool = False, only: Only = None) -> Path:
     """Build the book of a project; its index.html leads to the first page.
 
     A book that is there already is replaced only by one that was built without a warning.
 
     Args:
-        place: the folder to build in, `_build` unless given.
+        out: the folder to build in, `_build` unless given.
         stored: show neither the controls as they were run here nor runs that are not published.
         only: a run and some of its claims, to show nothing but these; links elsewhere lead nowhere.
 
     Raises RuntimeError that names the log where Sphinx failed, and the errors of `assemble`.
     """
-    place = place or root / "_build"
-    source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
+    out = out or root / "_build"
+    source, log, site = assemble(root, out, stored, only), out / "book.log", out / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
     # Jupyter Book looks for pages that are not listed by a pattern, which fails below a folder [x].
     listed = set(re.findall(r"(?:file|root): (\S+)", (source / "_toc.yml").read_text("utf-8")))
@@ -60,21 +60,21 @@ def build(root: Path, place: Path | None = None, stored: bool = False, only: Onl
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode:
                 said = re.findall(r"\S+: (?:WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
                 raise RuntimeError("; ".join([f"the book was not built, see {log}", *said[:1]]))
-    shutil.copytree(place / downloads.DATA_FOLDER, new / downloads.DATA_FOLDER)
-    shutil.copytree(place / REDIRECTS, new, dirs_exist_ok=True)
+    shutil.copytree(out / downloads.DATA_FOLDER, new / downloads.DATA_FOLDER)
+    shutil.copytree(out / REDIRECTS, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
     return site
 
 
-def assemble(
-    root: Path, place: Path | None = None, stored: bool = False, only: Only = None
-) -> Path:
-    """Write the book's sources into `source` in `place`, and beside them what can be downloaded."""
-    project, place = Project(root), place or root / "_build"
+def assemble(root: Path, out: Path | None = None, stored: bool = False, only: Only = None) -> Path:
+    """Write what a book is built from into `out`: `source`, what Jupyter Book reads; `data`, what
+    can be downloaded; and the pages of `REDIRECTS`. Returns `source`.
+    """
+    project, out = Project(root), out or root / "_build"
     book = Book.read(project, stored, only)
     folders = ("source", downloads.DATA_FOLDER, REDIRECTS)
-    source, data, redirects = (place / name for name in folders)
+    source, data, redirects = (out / name for name in folders)
     for folder in (source, data, redirects):
         shutil.rmtree(folder, ignore_errors=True)
     redirects.mkdir(parents=True)
@@ -97,7 +97,7 @@ def assemble(
     for results in runs:
         _write_run(book, results, source / "book")
     if not only:
-        _write_pages(book, values, place)
+        _write_pages(book, values, out)
         for old, new in (_redirects(book) | contents.get("meta", {}).get("moved", {})).items():
             _write(redirects / f"{old}.html", macro("forward", "../" * old.count("/") + new))
     return source
@@ -116,7 +116,7 @@ def _redirects(book: Book) -> dict[str, str]:
         for found in book.findings(id):
             redirects[f"book/runs/{found.run}/{id}"] = f"{page}#{found.anchor}"
             if found is not book.pages[id]:
-                redirects[f"book/notebooks/{found.place}/{id}"] = f"{page}#{found.anchor}"
+                redirects[f"book/notebooks/{found.folder}/{id}"] = f"{page}#{found.anchor}"
     return redirects
 
 
@@ -198,15 +198,15 @@ def _contents(book: Book, only: Only) -> dict:
     return toc
 
 
-def _write_pages(book: Book, values: TemplateValues, place: Path) -> None:
+def _write_pages(book: Book, values: TemplateValues, out: Path) -> None:
     """Hand-written pages with what they quote and include, and the table of all tests."""
-    folder = place / "source" / "book"
+    folder = out / "source" / "book"
     for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(values.render(text, f"book/{path.name}"), encoding="utf-8")
     known = fragments.values(book)
     tests = downloads.tests(known["rows"], known["corrected"])
-    tests.to_csv(place / downloads.DATA_FOLDER / "tests.csv", **downloads.CSV)
+    tests.to_csv(out / downloads.DATA_FOLDER / "tests.csv", **downloads.CSV)
     texts = {
         **fragments.fragments(known),
         "explore": explore.fragment(book.project.root),

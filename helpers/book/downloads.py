@@ -116,21 +116,21 @@ def write(target: Path, book: Book) -> None:
     for name in DICTIONARIES:
         shutil.copy(book.project.root / "book" / "_static" / name, target)
     for found in (x for own in (*book.runs.values(), *book.own.values()) for x in own.values()):
-        (place := target / found.place).mkdir(parents=True, exist_ok=True)
+        (folder := target / found.folder).mkdir(parents=True, exist_ok=True)
         for path in found.files:
-            shutil.copy(path, place)
+            shutil.copy(path, folder)
         notebook = read_content(found.path.with_suffix(".ipynb"))
-        (place / f"{found.claim.id}.ipynb").write_bytes(notebook)
-    (place := target / CONTROLS).mkdir()
+        (folder / f"{found.claim.id}.ipynb").write_bytes(notebook)
+    (folder := target / CONTROLS).mkdir()
     for id, found in book.controls.items():
         text = json.dumps(found.data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (place / f"{id}.json").write_text(text, encoding="utf-8")
-        nbformat.write(found.notebook, place / f"{id}.ipynb")
+        (folder / f"{id}.json").write_text(text, encoding="utf-8")
+        nbformat.write(found.notebook, folder / f"{id}.ipynb")
 
 
 def notebook_page(found: Finding) -> str:
     """The page of an executed notebook, from the root of the book."""
-    return f"book/notebooks/{found.place}/{found.claim.id}"
+    return f"book/notebooks/{found.folder}/{found.claim.id}"
 
 
 def notebook_of(page: str) -> str | None:

@@ -103,7 +103,7 @@ class Finding:
         whole = self.result.shown[""]
         self.lacking = claim.criterion.lacking(values) if whole == NOT_TESTED else []
         rows = (row for model in self.result.models for row in self._rows(model))
-        self.rows = sorted(rows, key=self._place)
+        self.rows = sorted(rows, key=self._order)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
         own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
         judged = [x for x in own if own[x] in ANSWERS]
@@ -132,7 +132,7 @@ class Finding:
         return [row for row in self.rows if row.verdict != aside]
 
     @property
-    def place(self) -> str:
+    def folder(self) -> str:
         """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
         return f"own/{self.run}" if self.kind == "own" else self.run
 
@@ -146,7 +146,7 @@ class Finding:
     @property
     def anchor(self) -> str:
         """What an address of the claim's page ends with after `#`, to lead to it."""
-        return self.place.replace("/", "-")
+        return self.folder.replace("/", "-")
 
     @property
     def models(self) -> str:
@@ -183,7 +183,7 @@ class Finding:
                 about = (shown[model], decides, role, figures, called)
                 yield Decision(*judged, *about, baseline=base)
 
-    def _place(self, row: Decision) -> tuple[bool, bool, float]:
+    def _order(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]
         sign = (-1 if whole in REFUTING else whole == "supported") * row.decides
         aside = row.verdict == "not applicable" != whole

@@ -159,7 +159,7 @@ def axis(
     return low - spare, high + spare
 
 
-def place(number: float, span: tuple[float, float]) -> float:
+def x_of(number: float, span: tuple[float, float]) -> float:
     """Where a number lies on a bar with this axis (`WIDTH`); at an end where it is beyond."""
     low, high = span
     share = (min(max(number, low), high) - low) / (high - low)
@@ -177,7 +177,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     texts = (cell, code, distinct, in_sentence, inert, one_line, plural, raw, short_name)
-    for function in (*texts, amount, asked, behind, number, place, printed, singly):
+    for function in (*texts, amount, asked, behind, number, printed, singly, x_of):
         env.filters[function.__name__] = function
     env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES)
     return env

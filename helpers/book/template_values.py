@@ -87,9 +87,9 @@ class TemplateValues:
         """
         verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
         comparisons = [self.comparison(*row) for row in declared if len(row) != 3]
-        places = dict.fromkeys([*verdicts, *((one["run"], one["claim"]) for one in comparisons)])
-        found = [self.finding(*place) for place in places]
-        for (run, claim), one in zip(places, found, strict=True):
+        pairs = dict.fromkeys([*verdicts, *((one["run"], one["claim"]) for one in comparisons)])
+        found = [self.finding(*pair) for pair in pairs]
+        for (run, claim), one in zip(pairs, found, strict=True):
             if one.stored.verdict != (said := verdicts.get((run, claim))):
                 raise ValueError(
                     f"the verdict on {claim} in run {run} is {one.stored.verdict!r}, and this text "
@@ -97,11 +97,11 @@ class TemplateValues:
                 )
         return {"comparisons": comparisons, "verdicts": found, "doubtful": self.book.doubtful}
 
-    def render(self, text: str, name: str, place: Sequence[str] = ()) -> str:
-        """The text with its values filled in; `name` is what to call it in an error, `place` run
+    def render(self, text: str, name: str, about: Sequence[str] = ()) -> str:
+        """The text with its values filled in; `name` is what to call it in an error, `about` run
         and claim of a text about one result, which does not name them.
         """
-        functions = {word: partial(getattr(self, word), *place) for word in FUNCTIONS}
+        functions = {word: partial(getattr(self, word), *about) for word in FUNCTIONS}
         try:
             return _PAGES.from_string(text).render(functions)
         except (ValueError, TypeError, jinja2.TemplateError) as error:
