@@ -15,7 +15,7 @@ import pandas as pd
 
 from helpers.book.book import Book
 from helpers.book.finding import Finding
-from helpers.book.render import counted, over
+from helpers.book.render import counted, interval_over
 from helpers.claims import history
 from helpers.claims.checkpoints import stored
 from helpers.claims.criteria import INTERVAL, OUTCOMES
@@ -54,7 +54,7 @@ def values(results: Iterable[Finding]) -> pd.DataFrame:
                 "status": result.compared.status, "mark": found.mark,
                 "n_of": counted(value, words), **about,
                 "weights": weights.get(value.model), "state": result.state(value),
-                "over": over(value, words),
+                "over": interval_over(value, words),
                 "trainings": " ".join(str(one) for one, *_ in value.trainings),
             })  # fmt: skip
     return pd.DataFrame(rows, dtype=object)

@@ -16,14 +16,14 @@ import yaml
 
 from helpers.book.book import KINDS, Book
 from helpers.book.finding import TRAINED, group
-from helpers.book.render import amount, environment, render
+from helpers.book.render import environment, render, with_interval
 from helpers.claims import checkpoints, history, statistics
 from helpers.claims.claim import STATUSES
 from helpers.claims.criteria import CONTROL, INTERVAL, Value
 from helpers.claims.registry import Term
 
 SEED = re.compile(r"-seed\d+$")  # ends the names of trainings that differ in nothing else
-SHARE = Term("Images with outliers", "share of images")
+OUTLIER_IMAGES = Term("Images with outliers", "share of images")
 HERE = ("trained from scratch here", "ViT-Ti fine-tuned here")  # families of checkpoints
 
 
@@ -62,7 +62,7 @@ def diagnosed(root: Path) -> dict[str, Any]:
         family, training = checkpoints.trained(one["model"])
         own = one["details"]["images_with_outliers"]
         share = Value("", one["model"], None, **{end: own[end] for end in INTERVAL}, n=own["n"])
-        row = one | {"training": training, "share": amount(share, SHARE)}
+        row = one | {"training": training, "share": with_interval(share, OUTLIER_IMAGES)}
         (here if family in HERE else published).append(row)
     return {"published": published, "trained_here": here}
 

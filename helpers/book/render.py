@@ -19,7 +19,7 @@ from helpers.claims.registry import Term, term
 from helpers.names import plural, short_name
 
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
-SHARE = "share of "
+SHARE_OF = "share of "  # how the unit of a part of something begins
 TRAININGS = "trainings"
 WIDTH, EDGE = 240, 6  # of a bar, and what is left free at its ends for a mark (macros.html.j2)
 WHOLE = 1e-6  # how near to a whole number a count of images comes, after the rounding of floats
@@ -58,7 +58,7 @@ def in_sentence(label: str) -> str:
     return label if is_name else label[0].lower() + label[1:]
 
 
-def amount(value: Value | None, term: Term) -> str:
+def with_interval(value: Value | None, term: Term) -> str:
     """A value with its interval: `0.63 [0.62, 0.64]`, `998 of 1,000 images (99.3 to 99.9 %)`."""
     if value is None:
         return "not measured"
@@ -79,19 +79,19 @@ def number(x: float, unit: str = "") -> str:
     if unit == "p-value":
         return "p < 0.001" if x < 0.001 else f"p = {float(f'{x:.2g}'):g}"
     bare = _bare(x, unit)
-    named = "%" if unit.startswith(SHARE) else "" if unit == "count" else unit
+    named = "%" if unit.startswith(SHARE_OF) else "" if unit == "count" else unit
     if unit == "points" and bare.lstrip("+-") == "1":
         named = "point"
     return f"{bare} {named}".strip()
 
 
-def printed(figure: Mapping, unit: str) -> str:
+def as_reported(figure: Mapping, unit: str) -> str:
     """A figure of the paper in the unit of ours where both are shares or %, else as printed."""
-    plain = figure["numbers"] and not figure["unit"] and (unit.startswith(SHARE) or unit == "%")
-    return " to ".join(number(x, SHARE) for x in figure["numbers"]) if plain else figure["text"]
+    plain = figure["numbers"] and not figure["unit"] and (unit.startswith(SHARE_OF) or unit == "%")
+    return " to ".join(number(x, SHARE_OF) for x in figure["numbers"]) if plain else figure["text"]
 
 
-def asked(test: Test, unit: str = "") -> str:
+def threshold(test: Test, unit: str = "") -> str:
     """What a test asks for: `above 5 %`. Points have no sign here."""
     return f"{SIDES[test.op]} {number(test.margin, unit).removeprefix('+')}"
 
@@ -101,21 +101,21 @@ def counted(value: Value, term: Term) -> str:
     return TRAININGS if value.trainings else term.of
 
 
-def over(value: Value, term: Term) -> str:
+def interval_over(value: Value, term: Term) -> str:
     """What the interval of a value is over, '' where it has none."""
     return "" if not value.is_bounded else term.of if value.over == IMAGES else value.over
 
 
-def behind(value: Value | None, term: Term) -> str:
+def sample_size(value: Value | None, term: Term) -> str:
     """`n = 1,000 images`, or `n = 3 trainings, interval over images of these`."""
     if not value or not value.n:
         return ""
-    what, interval = counted(value, term), over(value, term)
+    what, interval = counted(value, term), interval_over(value, term)
     more = f", interval over {interval} of these" if interval not in ("", what) else ""
     return f"n = {value.n:,} {what}{more}"
 
 
-def singly(value: Value, term: Term) -> str:
+def each_training(value: Value, term: Term) -> str:
     """What each training gave, and how many are in the higher of two clusters if there are two."""
     found = ", ".join(number(one, term.unit) for one, *_ in value.trainings)
     higher = value.higher
@@ -129,14 +129,14 @@ def _bare(x: float, unit: str) -> str:
     if unit == "count" and float(x).is_integer():
         return f"{x:,.0f}"
     sign = "+" if unit == "points" and x > 0 else ""
-    x = 100 * x if unit.startswith(SHARE) else x
+    x = 100 * x if unit.startswith(SHARE_OF) else x
     x = round(x) if abs(x) >= 1000 else round(float(f"{x:.3g}"), 4)
     return f"{sign}{x + 0:,.10g}" if x else f"{sign}0"
 
 
 def _count(value: Value, term: Term) -> str:
     """So many of so many, where a value is a share of its images or of a number in its unit."""
-    what = term.unit.partition(SHARE)[2]
+    what = term.unit.partition(SHARE_OF)[2]
     total, _, named = what.partition(" ")
     if not total.isdecimal():
         total, named = (value.n if what == counted(value, term) else None), what
@@ -153,7 +153,7 @@ def axis(
     drawn = (x for value in values if value and value.ends for x in (value.value, *value.ends))
     numbers = [number for number in (*marks, *drawn) if math.isfinite(number)]
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
-    if unit.startswith(SHARE) and 0 <= low and high <= 1:
+    if unit.startswith(SHARE_OF) and 0 <= low and high <= 1:
         return 0.0, 1.0
     spare = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
     return low - spare, high + spare
@@ -177,7 +177,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     texts = (cell, code, distinct, in_sentence, inert, one_line, plural, raw, short_name)
-    for function in (*texts, amount, asked, behind, number, printed, singly, x_of):
+    numbers = (as_reported, each_training, number, sample_size, threshold, with_interval, x_of)
+    for function in (*texts, *numbers):
         env.filters[function.__name__] = function
     env.globals |= dict(axis=axis, term=term, OUTCOMES=OUTCOMES, NO_YES=NO_YES)
     return env

@@ -20,8 +20,8 @@ import jinja2
 from helpers.book.book import Book
 from helpers.book.claim_page import pictures
 from helpers.book.finding import Finding
-from helpers.book.render import SHARE, SIDES, amount, macro, one_line, render
-from helpers.book.render import number as printed
+from helpers.book.render import SHARE_OF, SIDES, macro, one_line, render, with_interval
+from helpers.book.render import number as in_unit
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Term, term
@@ -33,7 +33,7 @@ FUNCTIONS = (  # of a page
     *("evidence", "badges", "picture"),
 )
 _PAGES = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-_SHARE = Term("", SHARE)
+_SHARE_TERM = Term("", SHARE_OF)
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
 
 
@@ -77,8 +77,8 @@ class TemplateValues:
         said = "as stated" if op == SPANS and outcome else OUTCOMES[outcome]
         return {
             "run": run, "claim": claim, "value": value, "test": test, "outcome": outcome,
-            "term": words, "amount": amount(value, words),
-            "says": f"{WORDS[op]} {printed(number, words.unit).removeprefix('+')}: {said}",
+            "term": words, "amount": with_interval(value, words),
+            "says": f"{WORDS[op]} {in_unit(number, words.unit).removeprefix('+')}: {said}",
         }  # fmt: skip
 
     def rests_on(self, declared: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class TemplateValues:
         texts = {None if x is None else f"{x:.3g}" for x in ends}
         if not interval or len(texts) == 1:  # `1 [1, 1]` tells a reader nothing
             value = replace(value, low=None, high=None)
-        share = term(claim, name).unit.startswith(SHARE) and value.value is not None
-        return amount(value, _SHARE) if share else inert(value)
+        share = term(claim, name).unit.startswith(SHARE_OF) and value.value is not None
+        return with_interval(value, _SHARE_TERM) if share else inert(value)
 
     def number(self, *which: str) -> str:
         """A value without its interval."""

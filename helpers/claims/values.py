@@ -33,13 +33,13 @@ from helpers.models import trained_alike
 
 RUN_FOLDER = "REGISTERS_RUN_FOLDER"  # the environment variable by which a run says where to write
 IMAGES_FILE = "images.parquet"
-SHARE = "share of"  # how the unit of a part of something begins
+SHARE_OF = "share of"  # how the unit of a part of something begins
 # How the mean over images is estimated, by the unit of its term, or its `kind` where the unit does
 # not say it.
 KINDS = {
     "%": {"limits": (0, 100)},
     "points": {"limits": (-100, 100)},
-    SHARE: {"limits": (0, 1), "continuous": True},
+    SHARE_OF: {"limits": (0, 1), "continuous": True},
     "cosine": {"limits": (-1, 1), "continuous": True},
     "overlap": {"limits": (0, 1)},
     "fraction": {"limits": (0, 1)},
@@ -430,7 +430,7 @@ def estimated(x: Any, term: Term) -> Any:
     """
     if isinstance(x, Estimate) or getattr(x, "ndim", 0) != 1:
         return x
-    is_share = term.unit.startswith(SHARE) and not term.kind
+    is_share = term.unit.startswith(SHARE_OF) and not term.kind
     return share(x) if is_share and "bool" in str(x.dtype) else over_images(x, **_kind(term))
 
 
@@ -438,7 +438,7 @@ def _kind(term: Term) -> dict[str, Any]:
     """The options of `over_images` for values of a term, see `estimated`."""
     if term.kind:
         return KINDS[term.kind]
-    return KINDS.get(SHARE if term.unit.startswith(SHARE) else term.unit, {})
+    return KINDS.get(SHARE_OF if term.unit.startswith(SHARE_OF) else term.unit, {})
 
 
 def axis_label(term: Term) -> str:

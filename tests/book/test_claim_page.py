@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import claim_page
 from helpers.book.finding import Finding
-from helpers.book.render import macro, printed
+from helpers.book.render import as_reported, macro
 from helpers.claims.criteria import REFUTING, Criterion, Test, Value
 from helpers.claims.history import Entry
 from helpers.run.parameters import parse
@@ -126,7 +126,7 @@ def test_the_log_says_what_an_entry_changes():
     ],
 )
 def test_figures_of_the_paper_have_our_unit(figure, unit, text):
-    assert printed(figure, unit) == text
+    assert as_reported(figure, unit) == text
 
 
 def test_commands_give_what_differs_and_a_model_of_the_readers():

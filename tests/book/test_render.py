@@ -5,7 +5,16 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers.book.render import WIDTH, amount, asked, behind, macro, over, raw, singly
+from helpers.book.render import (
+    WIDTH,
+    each_training,
+    interval_over,
+    macro,
+    raw,
+    sample_size,
+    threshold,
+    with_interval,
+)
 from helpers.claims.criteria import Test, Value
 from helpers.claims.registry import Term
 
@@ -33,15 +42,15 @@ TRAININGS = Term("x", "share of images", of="trainings")
     ],
 )
 def test_values_in_words(value, low, high, n, term, text):
-    assert amount(Value("x", "m", None, value, low, high, n), term) == text
+    assert with_interval(Value("x", "m", None, value, low, high, n), term) == text
 
 
 def test_margins_and_numbers_in_words():
-    assert amount(None, PLAIN) == "not measured"
-    assert asked(Test("x", ">=", 0.05), SHARE.unit) == "at least 5 %"
-    assert asked(Test("x", "<", -0.5), "points") == "below -0.5 points"
-    assert behind(Value("x", "m", value=1.0, n=100), SHARE) == "n = 100 images"
-    assert behind(Value("x", "m", value=1.0), SHARE) == ""
+    assert with_interval(None, PLAIN) == "not measured"
+    assert threshold(Test("x", ">=", 0.05), SHARE.unit) == "at least 5 %"
+    assert threshold(Test("x", "<", -0.5), "points") == "below -0.5 points"
+    assert sample_size(Value("x", "m", value=1.0, n=100), SHARE) == "n = 100 images"
+    assert sample_size(Value("x", "m", value=1.0), SHARE) == ""
 
 
 def mean(singles, how="images", **ends):
@@ -54,20 +63,25 @@ def mean(singles, how="images", **ends):
 def test_what_an_interval_is_over_is_said():
     classes, of_images = Term("x", of="classes"), Value("x", "m", None, 1.0, 0.5, 2.0, 9)
     spread, alike = mean([1.0, 2.0, 4.0], "trainings"), mean([1.0] * 3)
-    assert (over(of_images, PLAIN), over(of_images, classes)) == ("images", "classes")
-    assert (over(spread, PLAIN), over(alike, PLAIN), over(alike, classes)) == (
-        ("trainings", "images", "classes")
+    assert (interval_over(of_images, PLAIN), interval_over(of_images, classes)) == (
+        "images",
+        "classes",
     )
+    assert (
+        interval_over(spread, PLAIN),
+        interval_over(alike, PLAIN),
+        interval_over(alike, classes),
+    ) == (("trainings", "images", "classes"))
     none = mean([1.0] * 3, low=None, high=None)
-    assert over(none, PLAIN) == "" and behind(none, PLAIN) == "n = 3 trainings"
-    assert behind(spread, PLAIN) == "n = 3 trainings"
-    assert behind(alike, classes) == "n = 3 trainings, interval over classes of these"
-    assert amount(alike, SHARE) == "100 % [0, 4,000]"  # of trainings, so not 3 of 3 images
+    assert interval_over(none, PLAIN) == "" and sample_size(none, PLAIN) == "n = 3 trainings"
+    assert sample_size(spread, PLAIN) == "n = 3 trainings"
+    assert sample_size(alike, classes) == "n = 3 trainings, interval over classes of these"
+    assert with_interval(alike, SHARE) == "100 % [0, 4,000]"  # of trainings, so not 3 of 3 images
 
 
 def test_what_each_training_gave():
-    assert singly(mean([0.5] * 3), SHARE) == "50 %, 50 %, 50 %"
-    two = singly(mean([26.0, 1.0, 27.0, 1.5, 25.0]), PLAIN)
+    assert each_training(mean([0.5] * 3), SHARE) == "50 %, 50 %, 50 %"
+    two = each_training(mean([26.0, 1.0, 27.0, 1.5, 25.0]), PLAIN)
     assert two == "26, 1, 27, 1.5, 25; 3 of 5 trainings [15, 95 %] in the higher of two clusters"
 
 
