@@ -9,7 +9,7 @@ import math
 import os
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -82,10 +82,12 @@ class Values(list[Value]):
         `start` and `end` stand before and after each name.
         """
         for name, x in {**measured, **more}.items():
-            whole = start + name + end
-            x = estimated(x, term(self.claim.id, whole))
-            self._estimates[model, whole] = x
-            value = Value.of(whole, x, model=model, dataset=dataset or self.dataset)
+            full = start + name + end
+            # Wilson's interval of what holds or not, Student's t of the mean of all else, within
+            # the limits of %, points and shares: `terms.yml` says which a value is.
+            x = estimated(x, term(self.claim.id, full))
+            self._estimates[model, full] = x
+            value = Value.of(full, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
 
     def add_family(
@@ -118,27 +120,30 @@ class Values(list[Value]):
             statistics: of names that are no mean over images, for `bootstrap` with 200 resamples.
         """
         first = next(iter(states.values()), {})
-        rows = [(x, own, {} if own is first else {"change": first}) for x, own in states.items()]
+        # What stands for it in names, what was measured of it, and what that is compared with.
+        variants = [
+            (x, own, {} if own is first else {"change": first}) for x, own in states.items()
+        ]
         for (count, training), model in family.members.items():
             twin = family.members.get((0, training)) if count else None
-            gain = {"gain": measured.get(twin, {}), "change": first}
-            rows.append((str(count), measured[model], gain))
-        found = defaultdict(list)  # name -> what there is of each training
-        for which, own, references in rows:
-            for name, x in own.items():
-                quantity, *part = name.split(" ")
-                if quantity in statistics:
-                    x = bootstrap(x, statistics[quantity], resamples=200, seed=seed)
-                found["_".join([quantity, which, *part])].append(x)
-            for kind, reference in references.items():
-                for name in (x for x in gains if x in own and x in reference):
-                    found[f"{name}_{kind}_{which}"].append(own[name] - reference[name])
-        for name, each in found.items():
+            references = {"gain": measured.get(twin, {}), "change": first}
+            variants.append((str(count), measured[model], references))
+
+        def estimate(quantity: str, x: Any) -> Any:
+            if quantity not in statistics:
+                return x
+            return bootstrap(x, statistics[quantity], resamples=200, seed=seed)
+
+        trainings = defaultdict(list)  # name -> what there is of each training
+        for variant, own, references in variants:
+            for name, x in _of_variant(variant, own, references, gains, estimate):
+                trainings[name].append(x)
+        for name, each in trainings.items():
             known = term(self.claim.id, name + family.end)
             quantity = name.rpartition("_")[0]
             each = [estimated(x, known) for x in each]
-            how = {} if quantity in statistics else _kind(known)
-            limits = how.get("limits", (0, math.inf))
+            kind = {} if quantity in statistics else _kind(known)
+            limits = kind.get("limits", (0, math.inf))
             over = share_of_trainings(each) if quantity in counted else over_seeds(each, limits)
             self.add(family.name, {name: over}, dataset=dataset, end=family.end)
 
@@ -416,6 +421,25 @@ class Values(list[Value]):
             each = zip(self, self._estimates.values(), strict=True)
             write_per_image(Path(folder), each, lab.sets)
         return result
+
+
+def _of_variant(
+    variant: str,
+    own: Mapping[str, Any],
+    references: Mapping[str, Mapping[str, Any]],
+    gains: Sequence[str],
+    estimate: Callable[[str, Any], Any],
+) -> Iterator[tuple[str, Any]]:
+    """Name and value of all that was measured of one variant, `estimate(quantity, x)`, and of what
+    is in `gains` minus that of each reference, an image.
+    """
+    for name, x in own.items():
+        quantity, *part = name.split(" ")
+        yield "_".join([quantity, variant, *part]), estimate(quantity, x)
+    for kind, reference in references.items():
+        for name in gains:
+            if name in own and name in reference:
+                yield f"{name}_{kind}_{variant}", own[name] - reference[name]
 
 
 def estimated(x: Any, term: Term) -> Any:
