@@ -63,7 +63,7 @@ class Finding:
     Attributes:
         kind: 'runs' of a published result, 'own' of a run that is not published, or 'controls'.
         path: of its `<id>.json`, where it has one.
-        stored: as it was judged then; `first` by the criterion that was written first.
+        stored: as it was judged then; `first_verdict` by the criterion that was written first.
         mark: what was known when its criterion was written; see `history.mark`.
         summary, reading: the first paragraph of the commentary on it and the rest, '' without one.
         result: as today's criterion judges the same values; `stored` where that is the same.
@@ -91,7 +91,7 @@ class Finding:
         self.kind, self.path = kind, path
         self.run = data.get("run", CONTROLS)
         self.stored = Result.from_json(claim, data)
-        self.first = data.get("first_verdict", self.stored.verdict)
+        self.first_verdict = data.get("first_verdict", self.stored.verdict)
         self.mark = mark(entries, data.get("parameters", {}))
         self.summary = self.reading = ""
         self.result = self.stored.today or self.stored
@@ -164,24 +164,32 @@ class Finding:
         criterion, shown = self.claim.criterion, self.result.shown
         values = self.result.by_model[model]
         decisive = criterion.decisive(model, values)
-        role = decisive.role
         deciding = decisive.tests if shown[model] == shown[""] != NOT_TESTED else []
-        tests = decisive.tests if role == "applies" else criterion.tests
-        put = [(test, test in deciding, role) for test in tests]
+        tests = decisive.tests if decisive.role == "applies" else criterion.tests
+        put = [(test, test in deciding, decisive.role) for test in tests]
         if shown[model] == NOT_TESTED:
             put += [(test, True, "needs") for test in self.lacking]
         for test, decides, role in put:
             if test.concerns(model):
-                name, base = test.value.removesuffix("_seeds"), values.get(test.baseline)
+                name = test.value.removesuffix("_seeds")
                 figures = [one for one in self.reported if one["ours"] == name]
-                figures = [one for one in figures if one["checkpoint"] == model] or figures
                 value = criterion.judged_by(test, values)
-                judged = (self.claim.values_of, self.run, model, test, value)
                 called = self.names[model]
                 if value and counted(value, term(self.claim.values_of, name)) == TRAININGS:
                     called = called.partition(", seed ")[0]
-                about = (shown[model], decides, role, figures, called)
-                yield Decision(*judged, *about, baseline=base)
+                yield Decision(
+                    id=self.claim.values_of,
+                    run=self.run,
+                    model=model,
+                    test=test,
+                    value=value,
+                    verdict=shown[model],
+                    baseline=values.get(test.baseline),
+                    decides=decides,
+                    role=role,
+                    reported=[one for one in figures if one["checkpoint"] == model] or figures,
+                    name=called,
+                )
 
     def _order(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.shown[""]

@@ -35,10 +35,10 @@ def fragments(known: Mapping) -> dict[str, str]:
 
 def values(book: Book) -> dict[str, Any]:
     """What the templates of fragments are filled in from."""
-    changed = [one for one in book.counted if one.first != one.stored.verdict]
+    changed = [one for one in book.counted if one.first_verdict != one.stored.verdict]
     by_verdicts = defaultdict(list)  # (first, present) -> results
     for one in changed:
-        by_verdicts[one.first, one.stored.shown[""]].append(one)
+        by_verdicts[one.first_verdict, one.stored.shown[""]].append(one)
     return {
         "book": book,
         "changes": [(id, *both) for id, own in book.log.items() for both in pairwise(own)],

@@ -70,6 +70,6 @@ def test_the_log_of_criteria_has_every_entry_and_the_verdict_by_it(folder, book)
     }
     for id, found in ((one.claim.id, one) for own in book.runs.values() for one in own.values()):
         if entries[id][0]["run"] == found.run:
-            assert entries[id][0]["verdict"] == found.first
+            assert entries[id][0]["verdict"] == found.first_verdict
             today = found.stored.today or found.stored
             assert entries[id][-1]["verdict"] == today.verdict
