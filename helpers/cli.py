@@ -203,9 +203,9 @@ def show(project, id, values):
     claim = project.registry[id := project.registry.named(id)]
     if values:
         from helpers.book import downloads
-        from helpers.book.book import Book
+        from helpers.book.book import Book, Only
 
-        book = Book.read(project, only=(None, [id]))
+        book = Book.read(project, only=Only(None, [id]))
         table = downloads.values([*book.findings(id), book.controls[id]])
         print(table.to_csv(index=False), end="")
         return
@@ -289,9 +289,11 @@ def run(project, ids, every, paper, changed, name, profile, overrides, plan, htm
         if any(outcome.status != "failed" for outcome in outcomes):
             print(f"results in {project.run_folder(run).relative_to(project.root)}")
         if html and not failed:
+            from helpers.book.book import Only
             from helpers.book.build import CLAIMS, build
 
-            site = build(project.root, project.root / "_build" / "pages" / run, only=(run, claims))
+            pages = project.root / "_build" / "pages" / run
+            site = build(project.root, pages, only=Only(run, claims))
             print(site / CLAIMS / f"{claims[0]}.html")
     return failed
 

@@ -20,14 +20,19 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry
 from helpers.claims.result import Calibration, Result, read_result
 
-# A run and some of its claims, to show nothing else; None for every run.
-Only = tuple[str | None, Collection[str]] | None
 Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
 Log = dict[str, list[history.Entry]]
 KEY = "key"  # tags the cell that draws the figure of a claim's page
 DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = (*ANSWERS, DIFFERS)  # what counts as tested on models
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
+
+
+class Only(NamedTuple):
+    """A run, None for every one, and some of its claims, to show nothing else."""
+
+    run: str | None
+    claims: Collection[str]
 
 
 class Standing(NamedTuple):
@@ -53,11 +58,11 @@ class Book:
         return self.project.registry
 
     @classmethod
-    def read(cls, project: Project, stored: bool = False, only: Only = None) -> "Book":
+    def read(cls, project: Project, stored: bool = False, only: Only | None = None) -> "Book":
         """Read a project: with `stored`, nothing that was only run here; with `only`, a run and
         some of its claims.
         """
-        ids = only[1] if only else project.registry.claims
+        ids = only.claims if only else project.registry.claims
         log = history.load(project.root)
         registered = (*project.registry.claims, *project.registry.statements)
         log = {id: log[id] for id in registered if id in log}
@@ -65,6 +70,9 @@ class Book:
         own = {} if stored else _read(project, "own", only, log)
         return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids}, log)
 
+    # Of one claim: all its results (`findings`); of these the one that has a page of its notebook
+    # (`pages`), those that verdicts count (`counted_of`), and those of runs that repeat another
+    # (`repeated`).
     def findings(self, id: str) -> list[Finding]:
         """The results of a claim: first the one that its page shows in full, which answers it, and
         of these that of the run with most claims; last a reader's own.
@@ -100,12 +108,12 @@ class Book:
         runs = (own for run, own in self.runs.items() if repeats.get(run) not in self.runs)
         return [found for own in runs for found in own.values()]
 
-    def of(self, id: str) -> list[Finding]:
+    def counted_of(self, id: str) -> list[Finding]:
         """The results of a claim or a statement that count, by the name of their run."""
         if (statement := self.registry.statements.get(id)) is None:
             return [found for found in self.counted if found.claim.id == id]
         tests, log = statement.criterion.tests, self.log.get(id, ())
-        own = [found.on(statement, log) for found in self.of(statement.values_of)]
+        own = [found.on(statement, log) for found in self.counted_of(statement.values_of)]
         return [x for x in own if any(test.concerns(m) for test in tests for m in x.stored.models)]
 
     def repeated(self, id: str) -> list[Finding]:
@@ -128,7 +136,9 @@ class Book:
     def standings(self) -> dict[str, Standing]:
         """Claim -> where it stands."""
         claims = self.registry.claims.items()
-        return {id: standing(claim, [one.stored for one in self.of(id)]) for id, claim in claims}
+        return {
+            id: standing(claim, [one.stored for one in self.counted_of(id)]) for id, claim in claims
+        }
 
     @cached_property
     def counts(self) -> dict[str, Any]:
@@ -148,14 +158,14 @@ class Book:
         }
 
 
-def _read(project: Project, kind: str, only: Only, log: Log) -> Runs:
+def _read(project: Project, kind: str, only: Only | None, log: Log) -> Runs:
     """Results but those on controls, by run, in the registry's order; what cannot be read is left
     out where it is a reader's own.
     """
     runs: Runs = {}
     for path in project.results() if kind == "runs" else project.own_results():
         run, id = path.parent.name, path.stem
-        if run == CONTROLS or (only and (only[0] not in (None, run) or id not in only[1])):
+        if run == CONTROLS or (only and (only.run not in (None, run) or id not in only.claims)):
             continue
         try:
             notebook = read_notebook(path.with_suffix(".ipynb"))

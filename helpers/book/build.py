@@ -32,7 +32,9 @@ REDIRECTS = "forward"  # pages that lead from an old address to the new one
 CLAIMS = "book/claims"  # the page of all claims, and the folder of their pages
 
 
-def build(root: Path, out: Path | None = None, stored: bool = False, only: Only = None) -> Path:
+def build(
+    root: Path, out: Path | None = None, stored: bool = False, only: Only | None = None
+) -> Path:
     """Build the book of a project; its index.html leads to the first page.
 
     A book that is there already is replaced only by one that was built without a warning.
@@ -67,7 +69,9 @@ def build(root: Path, out: Path | None = None, stored: bool = False, only: Only 
     return site
 
 
-def assemble(root: Path, out: Path | None = None, stored: bool = False, only: Only = None) -> Path:
+def assemble(
+    root: Path, out: Path | None = None, stored: bool = False, only: Only | None = None
+) -> Path:
     """Write what a book is built from into `out`: `source`, what Jupyter Book reads; `data`, what
     can be downloaded; and the pages of `REDIRECTS`. Returns `source`.
     """
@@ -176,7 +180,7 @@ def _config(path: Path) -> dict:
     return config
 
 
-def _contents(book: Book, only: Only) -> dict:
+def _contents(book: Book, only: Only | None) -> dict:
     """The project's table of contents, with the page of each claim, its notebook below it, and each
     run below the page of all claims; with `only` of nothing but these.
     """

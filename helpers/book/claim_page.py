@@ -54,19 +54,19 @@ def line(book: Book, claim: Claim) -> dict[str, Any]:
     """A claim or statement: its results, first the one that its page shows first, where it stands,
     and what the paper and the first result say.
     """
-    found = results(book, claim)
+    found = in_table(book, claim)
     says = SAYS.get(claim.paper_says["verdict"]) if claim.paper.bib else None
     return {
         "claim": claim,
         "results": found,
-        "standing": standing(claim, [one.stored for one in book.of(claim.id)]),
+        "standing": standing(claim, [one.stored for one in book.counted_of(claim.id)]),
         "says": says,
         "why": first_sentence(claim.paper_says["why"]) if says else "",
         "finds": plain(found[0].summary) if found else "",
     }
 
 
-def results(book: Book, claim: Claim) -> list[Finding]:
+def in_table(book: Book, claim: Claim) -> list[Finding]:
     """What stands in the line of a claim or statement: its results, those that repeat another run
     last; of a claim about controls that on these.
     """
@@ -74,7 +74,7 @@ def results(book: Book, claim: Claim) -> list[Finding]:
     if page and page.run == CONTROLS:
         return [page]
     runs = [one.run for one in book.findings(claim.values_of)]
-    found = sorted(book.of(claim.id), key=lambda one: runs.index(one.run))
+    found = sorted(book.counted_of(claim.id), key=lambda one: runs.index(one.run))
     return found + book.repeated(claim.id)
 
 

@@ -86,7 +86,7 @@ def criteria(book: Book) -> pd.DataFrame:
     """
     rows = []
     for id, entries in book.log.items():
-        first = next(iter(book.of(id)), None)
+        first = next(iter(book.counted_of(id)), None)
         for entry in entries:
             parts = entry.criterion.items()
             said = (f"{kind}: {'; '.join(x) if isinstance(x, list) else x}" for kind, x in parts)

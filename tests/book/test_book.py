@@ -10,6 +10,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from helpers.book.book import Only
 from helpers.book.build import assemble, build
 from helpers.claims.criteria import Value
 from helpers.claims.result import judge
@@ -180,10 +181,10 @@ def test_the_run_on_controls_is_validation_and_never_a_finding(library):
 
 
 def test_a_book_is_replaced_by_a_whole_one_alone_and_may_be_of_a_few_claims(library):
-    site = build(library.root, library.root / "small", only=("bob", ["aa1-first"]))
+    site = build(library.root, library.root / "small", only=Only("bob", ["aa1-first"]))
     assert (site / "book" / "own" / "bob" / "index.html").is_file()
     assert [path.stem for path in site.glob("book/claims/*.html")] == ["aa1-first"]
-    source = assemble(library.root, library.root / "less", only=("controls", ["aa2-second"]))
+    source = assemble(library.root, library.root / "less", only=Only("controls", ["aa2-second"]))
     assert "root: book/claims/aa2-second" in (source / "_toc.yml").read_text()
     (library.root / "_build" / "html").mkdir()
     with (library.root / "book" / "index.md").open("a") as stream:
