@@ -70,10 +70,10 @@ def paired_tokens(
     """
     found = {}
     for backbone in lab.load():
-        norms = lab.kept(backbone, images, [PatchNorms(-1)])["patch_norms"]
+        norms = lab.capture_one(backbone, images, [PatchNorms(-1)])["patch_norms"]
         outliers, norms = norms > threshold(norms[:learnt], rule), norms[learnt:].clone()
         positions, chosen = _chosen(outliers, count, random, lab.seed, pixels)
-        captured = Captured.of(backbone, lab.kept(backbone, images, [*chosen, *reducers]))
+        captured = Captured.of(backbone, lab.capture_one(backbone, images, [*chosen, *reducers]))
         found[backbone.name] = _pairs(captured, positions, count, norms, outliers, read)
     return found
 
@@ -160,7 +160,7 @@ def object_tokens(
         for images, more in ((learnt, ()), (tested, reducers(backbone))):
             places = object_places(images.masks, [grid], count, lab.seed).get(grid)
             asked = [*more, *(() if places is None else (SelectedTokens(places),))]
-            tensors = lab.kept(backbone, images, asked) if asked else {}
+            tensors = lab.capture_one(backbone, images, asked) if asked else {}
             groups.append(None if places is None else PatchTokens(places, tensors.pop("tokens")))
         found[backbone.name] = ObjectTokens(*vars(Captured.of(backbone, tensors)).values(), *groups)
     return found

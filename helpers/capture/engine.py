@@ -22,7 +22,7 @@ from helpers.capture.reducers import AttentionReceived, Blocks, ClsAttention, Re
 from helpers.models import Backbone, backbone_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDEST = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for the memory
+CACHED_BYTES = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for the memory
 
 
 def capture(
@@ -80,8 +80,8 @@ def capture(
     )
     with ExitStack() as hooks:
         one = _Pass(backbone, plan, dtype, into, len(images))
-        for (point, block), watched in one.watched().items():
-            hooks.callback(backbone.watch(point, block, one.watcher(block, watched)).remove)
+        for (point, block), outputs in one.outputs_by_place().items():
+            hooks.callback(backbone.watch(point, block, one.hook(block, outputs)).remove)
         kept = one.run(batches, batch_size)
     if path is not None:
         cache.write(path, kept)
@@ -172,9 +172,9 @@ class _Output:
             keys = ", ".join(self.reducer.keys)
             name = type(self.reducer).__name__
             raise TypeError(f"{name}.reduce must return a tuple with a tensor for {keys}")
-        alone = isinstance(self.reducer.blocks, int)
+        is_one = isinstance(self.reducer.blocks, int)
         if not self.tensors:
-            extent = () if alone else (len(self.blocks),)
+            extent = () if is_one else (len(self.blocks),)
             self.tensors = [
                 torch.empty(v.shape[:1] + extent + v.shape[1:], device=v.device) for v in values
             ]
@@ -182,7 +182,7 @@ class _Output:
             part = whole[: len(value)]
             for i, wanted in enumerate(self.blocks):
                 if wanted == block:
-                    (part if alone else part[:, i]).copy_(value)
+                    (part if is_one else part[:, i]).copy_(value)
         self.missing.discard(block)
 
 
@@ -201,9 +201,9 @@ class _Pass:
         self.device, self.mixed = backbone.device, dtype != torch.float32
         self.outputs = [_Output(reducer, blocks) for reducer, blocks in plan]
         self.results: dict[str, Tensor] = {}
-        self.span = 0, 0  # of the images in the present forward pass
+        self.image_range = 0, 0  # of the images in the present forward pass
 
-    def watched(self) -> dict[tuple[str, int], list[_Output]]:
+    def outputs_by_place(self) -> dict[tuple[str, int], list[_Output]]:
         """(point, block) -> what looks there, so that one hook serves them all."""
         places = defaultdict(list)
         for output in self.outputs:
@@ -211,18 +211,18 @@ class _Pass:
                 places[output.reducer.point, block].append(output)
         return places
 
-    def watcher(self, block: int, outputs: Sequence[_Output]) -> Callable[[Any], None]:
+    def hook(self, block: int, outputs: Sequence[_Output]) -> Callable[[Any], None]:
         """What is called with what passes one point of `block`."""
         layout = self.backbone.layout
 
-        def see(x: Any) -> None:
+        def reduce(x: Any) -> None:
             # Softmax and norms in float32 whatever the model runs in.
             with torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext():
                 for output in outputs:
-                    reducer = output.reducer.of(*self.span)
+                    reducer = output.reducer.of(*self.image_range)
                     output.put(block, reducer.reduce(x, layout))
 
-        return see
+        return reduce
 
     def run(self, batches: tqdm, batch_size: int) -> dict[str, Tensor]:
         """The results of all batches.
@@ -232,8 +232,8 @@ class _Pass:
         waiting: list[tuple] = []
         most, done = batch_size, 0
         if self.device.type != "cuda":  # as many as the cache holds between the layers of an MLP
-            image = 4 * 4 * self.backbone.width * self.backbone.layout.tokens  # bytes in float32
-            most = min(batch_size, WIDEST // image or 1)
+            image_bytes = 4 * 4 * self.backbone.width * self.backbone.layout.tokens  # in float32
+            most = min(batch_size, CACHED_BYTES // image_bytes or 1)
         for start, pixels in batches:
             while done < start + len(pixels):
                 part = pixels[done - start :][:most]
@@ -256,7 +256,7 @@ class _Pass:
 
     def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
         """What the reducers keep of these images, on the device, until the next call."""
-        self.span = start, start + len(pixels)
+        self.image_range = start, start + len(pixels)
         for output in self.outputs:
             output.missing.update(output.blocks)
         mixed = torch.autocast(self.device.type, self.dtype, enabled=self.mixed)

@@ -225,19 +225,19 @@ class Lab:
         known = conditions if isinstance(conditions, Mapping) else self.conditions
         passes = Passes({condition: {} for condition in conditions})
         for backbone in self.load(models, whole):
-            shown = images if isinstance(images, Mapping) else dict.fromkeys(conditions, images)
-            shown = _prepared(backbone, {condition: shown[condition] for condition in conditions})
+            given = images if isinstance(images, Mapping) else dict.fromkeys(conditions, images)
+            sets = _prepared(backbone, {condition: given[condition] for condition in conditions})
             for condition in conditions:
                 if (intervention := known[condition](backbone)) is None:
                     continue
-                kept = reducers[condition] if isinstance(reducers, Mapping) else reducers
-                kept = kept(backbone.name) if callable(kept) else kept
+                wanted = reducers[condition] if isinstance(reducers, Mapping) else reducers
+                wanted = wanted(backbone.name) if callable(wanted) else wanted
                 with intervention:
-                    tensors = self.kept(backbone, shown[condition], kept)
+                    tensors = self.capture_one(backbone, sets[condition], wanted)
                     passes[condition][backbone.name] = read(Captured.of(backbone, tensors))
         return passes
 
-    def kept(
+    def capture_one(
         self, backbone: Backbone, images: Any, reducers: Sequence[Reducer]
     ) -> dict[str, Tensor]:
         """`capture` of one model on this machine."""
@@ -278,6 +278,7 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     for images in {id(x): x for x in shown.values() if isinstance(x, Images)}.values():
         size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
         if passes[id(images)] > 1 and size <= left:
+            # Pixels are kept from the first condition to the next.
             read = cache(lambda index, images=images: backbone.preprocess(images[index]))
             prepared[id(images)] = replace(images, read=read)
             left -= size

@@ -131,7 +131,7 @@ def register_neurons_of(
     settings = search.of(lab.models if models is None else models)
     for backbone in lab.load(models):
         own = settings[backbone.name]
-        norms = lab.kept(backbone, images, [PatchNorms(own.layer)])["patch_norms"]
+        norms = lab.capture_one(backbone, images, [PatchNorms(own.layer)])["patch_norms"]
         if outliers(norms, own.rule).any():
             how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k, "mode": search.mode}
             layers = range(own.layer % backbone.depth + 1)[: own.top_layer + 1 or None]
@@ -280,7 +280,7 @@ def outlier_units(
         (matched,) = matched_neurons(backbone, best[:1], first, **like, **lab.machine)
         pairs = torch.cat(paired_positions(mask, PAIRS, lab.seed), dim=1)
         reducers = [SelectedTokens(pairs, norm=False), *activations_of(best)]
-        kept = lab.kept(backbone, images, reducers)
+        kept = lab.capture_one(backbone, images, reducers)
         activations = kept["neuron 1"], kept["neuron 2"]
         tokens = kept["tokens"].chunk(2, dim=1)
         places = own.usual, mask

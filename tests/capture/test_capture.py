@@ -197,7 +197,7 @@ def test_a_batch_passes_a_processor_in_parts_that_its_cache_holds(backbone, monk
     with backbone.watch("pixels", 0, lambda x: sizes.append(len(x))):
         whole = capture(backbone, x, [PatchNorms()], batch_size=7)["patch_norms"]
         for size, cache in ((7, 3 * image), (2, 3 * image), (7, image // 2)):
-            monkeypatch.setattr(engine, "WIDEST", cache)
+            monkeypatch.setattr(engine, "CACHED_BYTES", cache)
             parts = capture(backbone, x, [PatchNorms()], batch_size=size)["patch_norms"]
             torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
     assert sizes == [7, 3, 3, 1, 2, 2, 2, 1, *[1] * 7]
