@@ -47,7 +47,8 @@ quick: export OMP_NUM_THREADS = 1
 # Of a module the tests of its name, or else of its package.
 quick: env  ## the tests of what was changed since the last commit
 	@git diff --name-only --diff-filter=d HEAD | sed -nE -e 's@^helpers/(.*/)?([a-z_]+)\.py$$@tests/\1test_\2.py@p' \
-	  -e 's@^training/([a-z_]+)\.py$$@tests/training/test_\1.py@p' -e '/^(notebooks|tests).*(ipynb|test_.*py)$$/p' | \
+	  -e 's@^training/([a-z_]+)\.py$$@tests/training/test_\1.py@p' -e 's@^notebooks/.*\.yml$$@tests/claims@p' \
+	  -e '/^(notebooks|tests).*(ipynb|test_.*py)$$/p' | \
 	  while read -r test; do if [ -e "$$test" ]; then echo "$$test"; else dirname "$$test"; fi; done | \
 	  sort -u | xargs -r $(RUN) -m pytest -q -n 2 --dist loadfile
 

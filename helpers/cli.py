@@ -146,7 +146,9 @@ jobs_option = click.option("--jobs", type=COUNT, help="notebooks at a time, not 
 @command("list --run vit-tiny")
 @click.option("--run", "name", help="the verdicts of one run alone")
 def list_claims(project, name):
-    """Show every claim: identifier, title, and its verdict in each run."""
+    """Show every claim: identifier, title, and its verdict in each run, in the words of
+    book/verdicts.md.
+    """
     found = _found(project, project.registry.claims)
     if name:
         check_choice("--run", name, {run for own in found.values() for run, *_ in own})
@@ -434,6 +436,7 @@ def diagnose(
             status = status or OUTLIERS
         if out:
             write_text(out, own.page(found, own.pictures(found)))
+            print(out)
         if numbers:
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".json"
             text = json.dumps(own.to_json(found), indent=1, ensure_ascii=False, allow_nan=False)

@@ -39,7 +39,7 @@ def recipe_of(preset: str, changes: tuple[str, ...]) -> dict[str, Any]:
     return changed
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("preset")
 @click.option("--base", help="the finished model that gets registers, instead of the preset's")
 @click.option("--registers", callback=numbers, metavar="R,R", help="numbers of registers")

@@ -167,7 +167,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     def require_labels(self) -> Int64[np.ndarray, " image"]:
         """The labels; ValueError unless there is one for each image."""
         if self.labels is None:
-            raise ValueError(f"data set {self.name!r} has no labels; give whole numbers or text")
+            raise ValueError(f"{self.name!r} has no labels; subfolders or a column give classes")
         missing = np.flatnonzero(self.labels == -1)
         if len(missing):
             number = f"{len(missing)} of {len(self)} images"
