@@ -180,6 +180,6 @@ def check_replaced(path: Path, parameters: Mapping) -> None:
     both = [(name, old.get(name), parameters.get(name)) for name in {**old, **parameters}]
     if others := [f"{name}={x!r}, now {y!r}" for name, x, y in both if x != y]:
         raise ValueError(
-            f"{path.parent.name}/{path.name} has other parameters ({', '.join(others)}); give "
-            "--force to replace it, or another --run"
+            f"{path.parent.name}/{path.name} has other parameters ({', '.join(others)}); "
+            "repeat its -p, or give --force to replace it, or another --run"
         )

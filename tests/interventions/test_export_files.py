@@ -137,7 +137,7 @@ def test_the_command(which, tmp_path, capsys):
     assert json.loads((tmp_path / "config.json").read_text())["neurons"] == {
         "blocks.1.mlp.fc2": [[0], [0]]
     }
-    assert "control-position with 1:0 shifted to 1 additional token(s)." in capsys.readouterr().out
+    assert "control-position with 1:0 shifted to an additional token." in capsys.readouterr().out
 
 
 def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monkeypatch):
