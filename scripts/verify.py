@@ -87,7 +87,7 @@ def verify(project: Project, run: str, id: str, images: int | None, threads: int
     done = execute_claim(project, id, given, threads)
     stored = pd.read_parquet(path.with_name(f"{id}{IMAGES_SUFFIX}"))
     stored = stored[~stored["model"].isin(done.result["not_run"])]
-    pairs = joined(stored, pd.read_parquet(io.BytesIO(done.images)))
+    pairs = joined(stored, pd.read_parquet(io.BytesIO(done.per_image)))
     wrong = Counter()
     every = stored.groupby([*VALUE_OF, "part"])["number"].get_group
     for (model, name, part), own in pairs.groupby([*VALUE_OF, "part"]):
