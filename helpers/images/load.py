@@ -228,7 +228,7 @@ def _choose(name: str, n: int | None, seed: int) -> Images:
     image = tables.image_column(dataset.features, name)
     mask = tables.mask_column(dataset.features, image)
     if n is not None and n > len(dataset):
-        raise ValueError(f"{name!r} has {len(dataset)} images, not n={n}")
+        raise ValueError(f"{name!r} has {len(dataset)} images, not {n}")
     for column in filter(None, (image, mask)):
         dataset = dataset.cast_column(column, datasets.Image(decode=False))
     ids = tables.ids_of(dataset, image)

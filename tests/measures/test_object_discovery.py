@@ -281,3 +281,6 @@ def test_objects_show_on_the_first_component_once_the_outlier_is_gone():
     assert found["alike_random"] == pytest.approx(1)
     assert found["alike_after"] == pytest.approx(2 / 3, abs=0.01)  # two of three axes
     assert found["norm_correlation_before"].shape == (6,)
+    tied = fits["_before"]._replace(own=torch.zeros_like(fits["_before"].own))
+    found = component_estimates(fits | {"_before": tied}, inside, outlier, before.norm(dim=-1))
+    assert (found["object_gain"] == 0.5).all()  # from chance to all
