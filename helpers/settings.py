@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 
 MOST_NAMED = 12  # names that a hint lists
+# How register neurons are searched, where `by_model` does not say (`helpers.capture.Search`).
+SEARCH = {"rule": "median:3", "layer": -1, "top_layer": -1, "sparsity": 0}
 
 
 def settings_of(

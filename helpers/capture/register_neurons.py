@@ -31,7 +31,7 @@ from helpers.measures.norms import outliers, paired_positions, threshold
 from helpers.measures.outliers import Placement, unit_traits
 from helpers.measures.stats import Estimate
 from helpers.models import Backbone, TokenLayout
-from helpers.settings import check_choice, settings_of
+from helpers.settings import SEARCH, check_choice, settings_of
 
 SEARCH_MODES = ("paper", "jiang_code")
 SPARSE_VALUE, SPARSE_SHARE = 0.5, 0.5  # of the authors' filter: half of the tokens under 0.5
@@ -94,27 +94,28 @@ class Search:
     """How the register neurons of each model are found.
 
     Attributes:
+        top_k: neurons of a model.
+        by_model: what of these but `mode` differs by model, as 'MODEL NAME=VALUE'.
         rule, layer: which patches are outliers, as in `find_register_neurons`.
         top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1
             for all of these. In the papers 19 for DINOv2-L and 5 for CLIP-B, whose outliers start
             in the block after it.
-        top_k: neurons of a model.
-        by_model: what of these differs by model, as in `helpers.settings.settings_of`.
-        sparsity, mode: as in `find_register_neurons`.
+        sparsity: 1 for the authors' filter, as in `find_register_neurons`.
+        mode: as there.
     """
 
-    rule: str = "median:3"
-    layer: int = -1
-    top_layer: int = -1
     top_k: int = 10
     by_model: Sequence[str] = ()
-    sparsity: bool = False
+    rule: str = SEARCH["rule"]
+    layer: int = SEARCH["layer"]
+    top_layer: int = SEARCH["top_layer"]
+    sparsity: int = SEARCH["sparsity"]
     mode: str = "paper"
 
     def of(self, models: Sequence[str]) -> dict[str, SimpleNamespace]:
-        """Model -> its `rule`, `layer`, `top_layer` and `top_k`."""
-        names = "rule", "layer", "top_layer", "top_k"
-        return settings_of(models, self.by_model, **{name: getattr(self, name) for name in names})
+        """Model -> its `rule`, `layer`, `top_layer`, `sparsity` and `top_k`."""
+        common = {name: getattr(self, name) for name in (*SEARCH, "top_k")}
+        return settings_of(models, self.by_model, **common)
 
 
 def register_neurons_of(
@@ -136,7 +137,7 @@ def register_neurons_of(
             how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k, "mode": search.mode}
             layers = range(own.layer % backbone.depth + 1)[: own.top_layer + 1 or None]
             neurons[backbone.name] = find_register_neurons(
-                backbone, images, layers=layers, sparsity=search.sparsity, **how, **lab.machine
+                backbone, images, layers=layers, sparsity=bool(own.sparsity), **how, **lab.machine
             )
     return neurons
 

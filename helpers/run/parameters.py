@@ -13,12 +13,12 @@ import yaml
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import read_result
 from helpers.names import stored_name
-from helpers.settings import check_choice, nearest, parsed, typed
+from helpers.settings import SEARCH, check_choice, nearest, parsed, typed
 
 MINE = "mine"  # the run of who names none and gives parameters of his own
 # Parameters whose texts 'NAME VALUE=...' say what differs: by what, and which values may.
 DIFFERING = {
-    "by_model": ("models", ("rule", "layer", "top_layer", "top_k")),
+    "by_model": ("models", (*SEARCH, "top_k")),
     "by_dataset": ("datasets", ("n",)),
 }
 
@@ -74,12 +74,13 @@ def _check_type(name: str, value: object, default: object) -> None:
 
 def _check_differing(parameters: Mapping, given: Mapping) -> None:
     """Raise ValueError where what is given by model or data set would be passed over in silence."""
+    common = SEARCH | parameters
     for name, (of, may) in DIFFERING.items():
         for text in parameters.get(name, ()):
             own, values = parsed(text)
             for key, value in values.items():
-                check_choice(f"parameter {name}", key, [x for x in may if x in parameters])
-                typed(key, value, parameters[key])
+                check_choice(f"parameter {name}", key, [x for x in may if x in common])
+                typed(key, value, common[key])
             if name in given:
                 check_choice(f"parameter {name}", own, [*texts_in(parameters[of])])
 

@@ -286,7 +286,7 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
 def test_searched_neurons_and_others_that_write_as_much(shown):
     images, names = shown[1], [PLANTED, "control-clean", MODEL]
     search = {"rule": "median:3", "layer": -1, "sparsity": True}
-    settings = Search(top_layer=3, top_k=1, by_model=[f"{MODEL} top_k=2 layer=4"], **search)
+    settings = Search(1, [f"{MODEL} top_k=2 layer=4"], top_layer=3, **search)
     lab = Lab(names, 4, batch_size=5)
     found = searched_neurons(lab, images, settings, 2, most=3)
     known = neuron_conditions(found.moved, 2, 4, found.matched)
