@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -251,20 +252,26 @@ class Lab:
 
 def maps_of(
     passes: Mapping[Hashable, Mapping[str, Captured]],
-    key: str,
-    read: Callable[[Captured], Tensor] | None = None,
+    what: str | Mapping[str, Callable[[Captured], Tensor]],
 ) -> dict[str, dict[Hashable, Tensor]]:
-    """Model -> title of two lines -> (image, patch row, patch column) of what was kept of the
-    patches under `key`, in a row or on the grid, in each condition; or of what `read` makes of it.
-    """
-    what = key.replace("_", " ").removesuffix("s")
+    """Model -> title of two lines -> (image, patch row, patch column) in each condition.
 
-    def on_grid(c: Captured) -> Tensor:
-        x = read(c) if read else c[key]
+    Args:
+        what: the key of what was kept of the patches, in a row or on the grid; or the first line of
+            a title -> what reads such patches from all that was kept.
+    """
+    if isinstance(what, str):
+        what = {what.replace("_", " ").removesuffix("s"): itemgetter(what)}
+
+    def on_grid(c: Captured, x: Tensor) -> Tensor:
         return x if x.ndim > 2 else c.layout.to_grid(x)
 
     return {
-        model: {f"{what}\n{name}": on_grid(c) for name, c in own.items()}
+        model: {
+            f"{title}\n{name}": on_grid(c, read(c))
+            for title, read in what.items()
+            for name, c in own.items()
+        }
         for model, own in Passes(passes).by_model.items()
     }
 

@@ -327,6 +327,7 @@ class Values(list[Value]):
         reference: float | None = None,
         ax: Any = None,
         printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        named: bool = True,
     ) -> None:
         """Draw a row for each value, the models side by side, a colour each.
 
@@ -335,6 +336,7 @@ class Values(list[Value]):
                 are called as their terms are, without what all of these begin with.
             label, models, reference: as in `compared`.
             printed: of others, without intervals: what they are called -> value's name -> number.
+            named: whether a legend names the models.
         """
         if not isinstance(names, Mapping):
             common, names = self._by_label(names)
@@ -349,26 +351,32 @@ class Values(list[Value]):
             if points:
                 groups[source] = {row: Estimate(x, x, x, 0) for row, x in points.items()}
         reference = self._reference(names.values(), reference)
-        figures.compared_settings(groups, ax, label, **reference)
+        figures.compared_settings(groups, ax, label, named=named, **reference)
 
     def panels(
         self,
         *panels: Mapping[str, str] | Sequence[str],
         labels: Sequence[str] = (),
+        references: Sequence[float] = (),
         models: Iterable[str] | None = None,
         printed: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
-        """Draw `by_value` below each other, with its arguments; nothing where no model has one of
-        the values.
+        """Draw `by_value` below each other, with its arguments and one legend where the panels have
+        the same models; nothing where no model has one of the values.
+
+        `labels` and `references` are those of each panel.
         """
         known = [[*names.values()] if isinstance(names, Mapping) else names for names in panels]
         drawn = [self.of(name, models) for names in known for name in names]
         if not any(drawn):
             return
         height = 0.9 + 0.25 * max(map(len, drawn)) * len(drawn) / len(panels)
-        axes = figures.rows(len(panels), each=height)
-        for ax, names, label in zip(axes.flat, panels, labels or [""] * len(panels), strict=True):
-            self.by_value(names, label, models, ax=ax, printed=printed)
+        alike = len({tuple(self._having(names, models)) for names in known}) == 1 and not printed
+        axes = figures.rows(len(panels), each=height)[:, 0]
+        for i, (ax, names) in enumerate(zip(axes, panels, strict=True)):
+            label, reference = labels[i] if labels else "", references[i] if references else None
+            how = {"ax": ax, "printed": printed, "named": i == 0 or not alike}
+            self.by_value(names, label, models, reference, **how)
 
     def _by_label(self, names: Iterable[str]) -> tuple[str, dict[str, str]]:
         """What the labels of values have in common up to a comma, as one of an axis, and the rest

@@ -129,12 +129,13 @@ def compared_settings(
     label: str = "",
     reference: float | None = None,
     legend: str = "",
+    named: bool = True,
 ) -> Axes:
     """`compared` with settings in place of models: group, such as the model -> setting -> estimate,
     where nan is undefined. A group may lack a setting, or have None for it.
     """
 
-    def named(setting: str, estimate: object) -> SimpleNamespace | None:
+    def as_value(setting: str, estimate: object) -> SimpleNamespace | None:
         if estimate is None:
             return None
         ends = (getattr(estimate, end) for end in ("value", "low", "high"))
@@ -143,8 +144,8 @@ def compared_settings(
         return SimpleNamespace(model=setting, value=value, low=low, high=high, trainings=each)
 
     settings = dict.fromkeys(setting for own in groups.values() for setting in own)
-    rows = {group: [named(x, own.get(x)) for x in settings] for group, own in groups.items()}
-    return compared(rows, ax, label, reference, legend)
+    rows = {group: [as_value(x, own.get(x)) for x in settings] for group, own in groups.items()}
+    return compared(rows, ax, label, reference, legend, named)
 
 
 def _heat_map(

@@ -119,13 +119,14 @@ def reduction(
 
 
 def under_conditions(
-    tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
+    tops: Mapping[str, Largest], ends: Mapping[str, str], decimals: int = 2, seed: int = 0
 ) -> dict[str, Estimate | PerImage]:
     """What is largest before and after neurons are moved, and what conditions take away of it.
 
     "max_norm" and "max_attention" of "plain" (_before) and "moved" (_after), in the blocks where
     their means are largest before; "norm_reduction", "attention_reduction" and
-    "attention_reduction_heads" (`reduction`) of each condition in `names`, with its ending.
+    "attention_reduction_heads" (`reduction`) of each other condition, with its end in `ends`, or
+    with its own name.
     """
     before, found = tops["plain"], {}
     for condition, end in {"plain": "_before", "moved": "_after"}.items():
@@ -133,9 +134,10 @@ def under_conditions(
             found[f"max_norm{end}"] = at_peak(now.norm, before.norm)
             found[f"max_attention{end}"] = at_peak(now.attention, before.attention)
     kinds = "norm_reduction", "attention_reduction", "attention_reduction_heads"
-    for condition, end in names.items():
-        for kind, x, y in zip(kinds, tops.get(condition, ()), before, strict=False):
-            found[f"{kind}{end}"] = reduction(x, y, decimals, seed)
+    for condition, after in tops.items():
+        if condition != "plain":
+            for kind, x, y in zip(kinds, after, before, strict=True):
+                found[kind + ends.get(condition, condition)] = reduction(x, y, decimals, seed)
     return found
 
 
@@ -145,17 +147,20 @@ def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> PerImage:
 
 
 def register_medians(
-    norms: tuple[PatchScores, PerRegister],
-    attention: tuple[PerHeadPatch, Float[Tensor, "image head register"]],
+    norms: tuple[PatchScores, Tensor, PerRegister],
+    attention: tuple[PerHeadPatch, Tensor, Float[Tensor, "image head register"]],
     seed: int = 0,
 ) -> Estimates:
-    """The medians over images, and tokens, of what the patches and the registers have after a
-    block: `medians` of "norm", of which the many patches take 200 resamples, and of "attention",
-    the largest of all heads, of the patches that of an image.
+    """The medians over images, and tokens, of what the patches and the appended registers have
+    after a block: `medians` of "norm", of which the many patches take 200 resamples, and of
+    "attention", the largest of all heads, of the patches that of an image.
+
+    Between the two stand trained registers, which are left out.
     """
-    patches, registers = attention
+    (lengths, _, long), (patches, _, registers) = norms, attention
+    of_norm = medians("norm", lengths, long, 200, seed)
     highest = patches.amax((1, 2))[:, None], registers.amax(1)
-    return medians("norm", *norms, 200, seed) | medians("attention", *highest, seed=seed)
+    return of_norm | medians("attention", *highest, seed=seed)
 
 
 def medians(

@@ -137,8 +137,8 @@ def corloc_under(
 ) -> Estimates:
     """CorLoc in per cent of several kinds of boxes under several conditions (condition -> kind):
     corloc_whole, of a box around the whole picture; of each kind KIND and the end of each
-    condition's names; under "moved" also KIND_change, its paired difference from "plain" in points,
-    and KIND_p, McNemar's p-value. Nothing where no true boxes are known.
+    condition's names, or its own name; under "moved" also KIND_change, its paired difference from
+    "plain" in points, and KIND_p, McNemar's p-value. Nothing where no true boxes are known.
     """
     if truth is None:
         return {}
@@ -146,7 +146,8 @@ def corloc_under(
     for kind in kinds:
         right = {condition: corloc(boxes[kind], truth) for condition, boxes in seen.items()}
         for condition, own in right.items():
-            estimates[f"{kind}{ends[condition]}"] = over_images(100.0 * own, (0, 100))
+            name = kind + ends.get(condition, condition)
+            estimates[name] = over_images(100.0 * own, (0, 100))
         if "moved" in right:
             pair = right["moved"], right["plain"]
             estimates |= {f"{kind}_change": points(*pair), f"{kind}_p": mcnemar(*pair)}

@@ -180,7 +180,7 @@ def test_conditions_by_model_and_their_maps():
     expected |= {names[1]: {"plain": plain[names[1]]}}
     assert Passes(found).by_model == expected and Passes({"plain": {}}).by_model == {}
     norms = maps_of(found, "patch_norms")
-    last = maps_of(found, "norm", lambda c: c.patches("token_norms")[:, -1])
+    last = maps_of(found, {"norm": lambda c: c.patches("token_norms")[:, -1]})
     for model, own in expected.items():
         assert [*norms[model]] == [f"patch norm\n{x}" for x in own]
         assert [*last[model]] == [f"norm\n{x}" for x in own]

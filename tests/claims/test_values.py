@@ -65,10 +65,14 @@ def test_a_curve_has_its_values_and_both_ends(values):
 
 def test_settings_in_panels_and_beside_printed_numbers(values):
     rows = {"one": "auc_1", "two": "auc_2"}
-    values.panels(rows, {"three": "auc_3"}, labels=["left", "right"], models=["b"])
+    values.panels(
+        rows, {"three": "auc_3"}, labels=["left", "right"], models=["b"], references=[0.5, 0.1]
+    )
     first, second = plt.gcf().axes
     assert (first.get_xlabel(), second.get_xlabel()) == ("left", "right")
     assert [x.get_text() for x in first.get_yticklabels()] == ["one", "two"]
+    legends = [[x.get_text() for x in ax.get_legend().get_texts()] for ax in (first, second)]
+    assert legends == [["b", "reference: 0.5"], ["reference: 0.1"]]  # one names the models of both
     values.by_value(rows, "share", ["b"], printed={"the paper": {"auc_2": 0.4}})
     (ax,) = plt.gcf().axes
     assert 0.4 in np.concatenate([line.get_xdata() for line in ax.lines])

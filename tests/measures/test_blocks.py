@@ -144,10 +144,10 @@ def test_the_ratio_pairs_patches_and_register_of_an_image():
 
 
 def test_medians_of_the_most_attended_patch_of_any_head():
-    norms = torch.full((8, 3), 2.0), torch.full((8, 1), 6.0)
+    norms = torch.full((8, 3), 2.0), torch.full((8, 2), 9.0), torch.full((8, 1), 6.0)
     attention, register = torch.full((8, 2, 3), 0.1), torch.full((8, 2, 1), 0.2)
     attention[:, 1, 2], register[:, 0] = 0.25, 0.5
-    found = register_medians(norms, (attention, register))
+    found = register_medians(norms, (attention, torch.ones(8, 2, 2), register))
     expected = {"patch_norm": 2, "register_norm": 6, "norm_ratio": 3}
     expected |= {"patch_attention": 0.25, "register_attention": 0.5, "attention_ratio": 2}
     assert {name: x.value for name, x in found.items()} == expected
