@@ -515,6 +515,15 @@ def test_a_reference_empty_groups_and_ticks():
     assert names(ax) == ["LOST"] and len(ax.patches) == 1
 
 
+def test_a_legend_beside_panels_is_drawn_once():
+    axes = figures.rows(2, 2)
+    for ax in axes.T.flat:  # column by column
+        figures.response({"a": ([0, 1], [1, 2], None, None)}, ax)
+    assert [names(ax) for ax in axes.flat] == [[], ["a"], [], []]
+    figures.response({"b": ([0, 1], [1, 2], None, None)}, axes[1, 0])
+    assert names(axes[1, 0]) == ["a", "b"]
+
+
 def test_a_name_is_shown_in_short_and_given_whole():
     axes = DRAWN["share_maps"]()
     assert axes.flat[0].get_title() == SHORT[0]
