@@ -29,7 +29,6 @@ from helpers.figures.distributions import (
 )
 from helpers.figures.maps import (
     block_strips,
-    box_rows,
     map_rows,
     marked_patches,
     model_maps,

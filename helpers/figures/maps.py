@@ -8,39 +8,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 from PIL import Image, ImageOps
 
 from helpers.figures.style import (
     COLOURS,
-    DASHES,
     NORM,
     SMALL,
     add_colourbar,
     bare,
     colour_scale,
-    cycled,
     is_flat,
-    key,
     many,
-    name_beside,
     rows,
     wrapped,
     write,
 )
 from helpers.names import shortened
-
-# How boxes look: true ones are wider than those that were found, and these differ in their dashes,
-# so that boxes which coincide are all seen.
-TRUE = {
-    "color": "black",
-    "linewidth": 3,
-    "path_effects": [withStroke(linewidth=4.4, foreground="white")],
-}
-FOUND = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
 
 
 def share_maps(shares: Mapping[str, ArrayLike], columns: int = 3, each: float = 2.6) -> np.ndarray:
@@ -106,35 +91,6 @@ def twin_maps(
         add_colourbar(drawn, row[-1], label=label)
     titles = ["image", *(wrapped(title, 18) for title in maps[0])]
     _name(axes, titles, [wrapped(text, 18) for text in labels], fontsize="small")
-    return axes
-
-
-def box_rows(
-    images: Sequence,
-    truth: Sequence[ArrayLike] | None,
-    found: Mapping[str, Mapping[str, ArrayLike]],
-) -> np.ndarray:
-    """Images with their true boxes in black and those that each model finds in colour, one model a
-    row, with legends below the last.
-
-    Args:
-        truth: (object, 4) of each, may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of
-            the picture. None where none is known.
-        found: model -> name, such as the method -> (image, 4).
-    """
-    axes = rows(len(found), len(images), each=2.6)
-    for line, (model, own) in zip(axes, found.items(), strict=True):
-        for i, ax in enumerate(line):
-            ax.imshow(np.asarray(images[i]))
-            handles = _boxes(ax, "true box", [] if truth is None else truth[i], **TRUE)
-            for (name, boxes), colour, dashes in cycled(own.items(), COLOURS, DASHES):
-                handles += _boxes(ax, name, [boxes[i]], color=colour, linestyle=dashes, **FOUND)
-            if model == [*found][-1]:
-                place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 0.4}
-                names = [wrapped(handle.get_label()) for handle in handles]
-                ax.legend(handles, names, handlelength=2.4, **place)
-        name_beside(line[0], model)
-    bare(axes)
     return axes
 
 
@@ -218,17 +174,6 @@ def _name(axes: np.ndarray, titles: Iterable[str], labels: Sequence[str], **look
         ax.set_ylabel("", **look)
         write(ax.yaxis.label, label)
     bare(axes)
-
-
-def _boxes(ax: Axes, name: str, boxes: Iterable[ArrayLike], **look) -> list[Line2D]:
-    """Outline boxes in relative coordinates on the picture of `ax`; their entry of a legend."""
-    height, width = ax.images[0].get_shape()[:2]
-    handles = []
-    for box in boxes:
-        low, high = np.asarray(box).reshape(2, 2) * (width, height) - 0.5
-        ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **look))
-        handles = [key(name, **look)]
-    return handles
 
 
 def _quantity(title: str) -> str:

@@ -204,7 +204,10 @@ def log_axis(ax: Axes, which: str) -> None:
 
 
 def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
-    """A legend above the axes, or to their right where a title is above: it covers no data."""
+    """A legend above the axes, or to their right where a title is above: it covers no data.
+
+    A legend to the right is drawn once a figure: beside the last of the first row that has it.
+    """
     if not handles:
         return
     width = 16 if beside else 22
@@ -212,6 +215,12 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     texts = ["\n".join(wrapped(line, width) for line in text.split("\n")) for text in short]
     look = {"handlelength": 1.6, "borderaxespad": 0, "labelspacing": 0.5, "columnspacing": 1.2}
     if beside:
+        for other in ax.figure.axes:
+            said = other.get_legend()
+            if said is not None and [text.get_text() for text in said.get_texts()] == texts:
+                if other.get_subplotspec().rowspan != ax.get_subplotspec().rowspan:
+                    return
+                said.remove()
         drawn = ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(1.01, 1), **look)
         make_room(ax, drawn.get_window_extent().height / ax.figure.dpi)
         return

@@ -230,20 +230,6 @@ def twin_maps():
 
 
 @example
-def box_rows():
-    images = list(np.full((2, 40, 80, 3), 130, np.uint8))
-    truth = [[[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], []]
-    found = {
-        "one.a": {"LOST": torch.tensor([[0.25, 0.25, 0.5, 0.75], [0, 0, 1, 1]])},
-        LONG[0]: {
-            "without a register": torch.tensor([[0.25, 0.25, 0.5, 0.75], [0, 0, 0.5, 0.5]]),
-            "with one": [[0.0, 0.5, 0.75, 1.0], [0.1, 0.1, 0.6, 0.6]],
-        },
-    }
-    return figures.box_rows(images, truth, found)
-
-
-@example
 def panels():
     rng = np.random.default_rng(0)
     rows = [
@@ -510,9 +496,15 @@ def test_a_reference_empty_groups_and_ticks():
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
     both = figures.norm_histograms({LONG[0]: {"with": [1.0, 2.0]}, "b": {"with": [3.0]}})
     assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
-    found = {"one": {"LOST": [[0, 0, 1, 1]]}}
-    ax = figures.box_rows([np.zeros((4, 4, 3))], [[]], found).flat[0]
-    assert names(ax) == ["LOST"] and len(ax.patches) == 1
+
+
+def test_a_legend_beside_panels_is_drawn_once():
+    axes = figures.rows(2, 2)
+    for ax in axes.T.flat:  # column by column
+        figures.response({"a": ([0, 1], [1, 2], None, None)}, ax)
+    assert [names(ax) for ax in axes.flat] == [[], ["a"], [], []]
+    figures.response({"b": ([0, 1], [1, 2], None, None)}, axes[1, 0])
+    assert names(axes[1, 0]) == ["a", "b"]
 
 
 def test_a_name_is_shown_in_short_and_given_whole():
