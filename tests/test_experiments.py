@@ -17,7 +17,9 @@ CLAIMS = [
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_no_outlier_by_the_rule_is_not_applicable(claim):
     few = {name: n for name, n in (("n", 6), ("n_train", 12)) if name in claim.parameters}
-    result = run_notebook(claim, {"models": ["control-content"], "rule": "fixed:1e9"} | few)
+    high = {"rule": "fixed:1e9", "by_model": ["control-content rule=fixed:1e9"]}
+    few |= {name: x for name, x in high.items() if name in claim.parameters}
+    result = run_notebook(claim, {"models": ["control-content"]} | few)
     assert result.verdict == "not applicable", result.reason
 
 

@@ -382,8 +382,8 @@ def treated(
 
 
 def moved_estimates(
-    norms: tuple[PerBlockPatch, PerBlockPatch],
-    right: tuple[ImageMask, ImageMask],
+    norms: Sequence[PerBlockPatch],
+    right: Sequence[ImageMask],
     labels: Labels,
     seed: int = 0,
 ) -> Estimates:
