@@ -206,7 +206,8 @@ def log_axis(ax: Axes, which: str) -> None:
 def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     """A legend above the axes, or to their right where a title is above: it covers no data.
 
-    A legend to the right is drawn once a figure: beside the last of the first row that has it.
+    It is drawn once a figure: above the first panel that has it, or beside the last of the first
+    row. A single name, such as that of a threshold, stands at each of its panels.
     """
     if not handles:
         return
@@ -214,21 +215,27 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     short = shortened(handle.get_label() for handle in handles)
     texts = ["\n".join(wrapped(line, width) for line in text.split("\n")) for text in short]
     look = {"handlelength": 1.6, "borderaxespad": 0, "labelspacing": 0.5, "columnspacing": 1.2}
+    same = [other for other in ax.figure.axes if _said(other) == texts]
     if beside:
-        for other in ax.figure.axes:
-            said = other.get_legend()
-            if said is not None and [text.get_text() for text in said.get_texts()] == texts:
-                if other.get_subplotspec().rowspan != ax.get_subplotspec().rowspan:
-                    return
-                said.remove()
+        for other in same:
+            if other.get_subplotspec().rowspan != ax.get_subplotspec().rowspan:
+                return
+            other.get_legend().remove()
         drawn = ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(1.01, 1), **look)
         make_room(ax, drawn.get_window_extent().height / ax.figure.dpi)
+        return
+    if same and len(texts) > 1:
         return
     columns = min(_columns_that_fit(ax, texts), len(texts))
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "ncols": columns}
     drawn = ax.legend(handles, texts, **place, **look)
     more = drawn.get_window_extent().height / ax.figure.dpi
     ax.figure.set_figheight(ax.figure.get_figheight() + more)
+
+
+def _said(ax: Axes) -> list[str]:
+    """The names in the legend of these axes."""
+    return [text.get_text() for text in legend.get_texts()] if (legend := ax.get_legend()) else []
 
 
 def _columns_that_fit(ax: Axes, texts: Sequence[str]) -> int:

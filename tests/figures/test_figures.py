@@ -507,6 +507,12 @@ def test_a_legend_beside_panels_is_drawn_once():
     assert names(axes[1, 0]) == ["a", "b"]
 
 
+def test_a_legend_above_panels_is_drawn_once_but_for_a_single_name():
+    several = {"with": [1.0, 2.0], "without": [1.0, 3.0]}
+    axes = figures.norm_histograms({"a": several, "b": several, "c": {"with": [1.0, 2.0]}}).flat
+    assert [*map(names, axes)] == [["with", "without"], [], ["with"]]
+
+
 def test_a_name_is_shown_in_short_and_given_whole():
     axes = DRAWN["share_maps"]()
     assert axes.flat[0].get_title() == SHORT[0]
