@@ -118,6 +118,8 @@ def compared(
         called = legend or f"reference: {reference:g}"
         handles.append(ax.axvline(reference, **REFERENCE, label=called))
     name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(drawn)))
+    if (across := ax.get_gridspec().ncols) > 1:  # or labels of neighbours run into each other
+        label = wrapped(label.replace("\n", " "), 72 // across)
     ax.set(xlabel=label)
     add_legend(ax, handles)
     return ax
