@@ -101,6 +101,7 @@ def test_figures_say_what_they_show(path):
     figures = [cell for cell in code(path) if any(map(is_picture, cell.outputs))]
     assert figures
     for cell in figures:
+        assert len(cell.outputs) == 1, "end it with ; or what it returns is a second figure"
         about = cell.metadata.mystnb
         caption = about.figure.caption
         assert len(about.image.alt) > 20 and len(caption) > 20, cell.source
