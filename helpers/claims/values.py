@@ -411,13 +411,6 @@ class Values(list[Value]):
         legend = said.pop() if len(said) == 1 else f"threshold: {margin:g}"
         return {"reference": margin, "legend": legend}
 
-    def curve(self, model: str, name: str, ends: Mapping[float, str]) -> tuple:
-        """A curve for `figures.response`, from left to right: a model's values of a name with these
-        ends, each at its x.
-        """
-        own, places = by_model(self).get(model, {}), sorted(ends)
-        return figures.curve([own[name + ends[x]] for x in places], places)
-
     def judge(self, lab: Lab) -> Result:
         """The verdict, with the sources of the laboratory; a run keeps what the values take of each
         image.

@@ -162,6 +162,19 @@ def test_register_neurons_of_several_models():
     assert earlier["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
 
 
+def test_the_filter_of_a_model_reaches_its_search(monkeypatch):
+    asked, names = {}, ["control-position", "control-content"]
+
+    def find(backbone, *_, sparsity, **__):
+        asked[backbone.name] = sparsity
+        return []
+
+    monkeypatch.setattr(register_neurons, "find_register_neurons", find)
+    own = ["control-position sparsity=1"]
+    register_neurons_of(Lab(names), load_images("scenes", 6, 0), by_model=own)
+    assert asked == {"control-position": True, "control-content": False}
+
+
 # Bad input
 # --------------------------------------------------------------------------------------------------
 

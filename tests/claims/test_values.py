@@ -57,12 +57,6 @@ def test_values_of_a_name(values):
     assert values.of("nothing") == [] and values.of("nothing", ["a"]) == [None]
 
 
-def test_a_curve_has_its_values_and_both_ends(values):
-    x, middle, low, high = values.curve("b", "auc", {5: "_1", 2: "_3"})
-    assert (x, middle) == ([2, 5], [0.3, 0.1])
-    assert low == pytest.approx([0.25, 0.05]) and high == pytest.approx([0.35, 0.15])
-
-
 def test_settings_in_panels_and_beside_printed_numbers(values):
     rows = {"one": "auc_1", "two": "auc_2"}
     values.panels(

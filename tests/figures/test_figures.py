@@ -498,6 +498,12 @@ def test_a_reference_empty_groups_and_ticks():
     assert [one["axis"]["y"].split(",")[0] for one in shown(both)] == [LONG[0], "b"]
 
 
+def test_a_label_is_as_wide_as_its_panel():
+    axes, values = figures.rows(1, 3)[0], {"gain": [measured("a", 0.5, 0.2, 0.9)]}
+    label = figures.compared(values, axes[0], "accuracy where an outlier was, over another")
+    assert max(map(len, label.get_xlabel().split("\n"))) <= 24
+
+
 def test_a_legend_beside_panels_is_drawn_once():
     axes = figures.rows(2, 2)
     for ax in axes.T.flat:  # column by column

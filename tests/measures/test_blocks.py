@@ -4,6 +4,7 @@ import torch
 from by_hand import BOTH
 
 from helpers.measures.blocks import (
+    Largest,
     growth,
     largest,
     largest_before,
@@ -14,6 +15,7 @@ from helpers.measures.blocks import (
     reduction,
     register_medians,
     thirds,
+    under_conditions,
 )
 
 
@@ -33,6 +35,21 @@ def test_planted_growth():
     assert growth(x).tolist() == [5.0] * 4
     assert thirds(x)[1].tolist() == [2.0, 4.0, 6.0, 20.0]
     assert growth(torch.ones(2, 12)).tolist() == [1.0, 1.0]
+
+
+def test_what_each_condition_takes_away():
+    """Of the unchanged model in its own block, under the ending that it has or its own name."""
+    norms = torch.tensor([[1.0, 4.0]]).repeat(3, 1)
+    top = {"plain": 1.0, "moved": 0.25, "_2": 2.0}
+    tops = {
+        x: Largest(norms * scale, norms * scale / 8, norms * scale / 4) for x, scale in top.items()
+    }
+    found = under_conditions(tops, {"moved": ""})
+    for kind in ("norm_reduction", "attention_reduction", "attention_reduction_heads"):
+        assert (found[kind].value, found[f"{kind}_2"].value) == (75.0, -100.0)
+    assert (
+        found["max_norm_before"].tolist() == [4.0] * 3 and found["max_attention_after"][0] == 0.125
+    )
 
 
 def planted():
